@@ -1,0 +1,1 @@
+"""Serving engine for DeepSeek-V4.1: LLM API, step loop, command line."""

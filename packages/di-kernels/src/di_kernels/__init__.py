@@ -1,0 +1,1 @@
+"""Tensor operations of DeepSeek-V4.1: number formats, reference formulas and CPU kernels."""

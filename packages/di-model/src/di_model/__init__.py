@@ -1,0 +1,1 @@
+"""DeepSeek-V4.1 configuration, checkpoint loading, reference model and cached step forward."""

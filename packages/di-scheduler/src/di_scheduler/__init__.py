@@ -1,0 +1,1 @@
+"""Continuous-batching request scheduler in C++20, independent of any tensor library."""

@@ -1,0 +1,1 @@
+"""Sampling, logprobs, stop conditions and incremental detokenisation."""
