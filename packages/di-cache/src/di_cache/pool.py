@@ -1,0 +1,186 @@
+"""The two device pools and the typed views into them.
+
+The pools are raw bytes; a view is a strided window over them, so what a kernel writes through one view
+another sees through the pool, and nothing is copied. Views are made once, when the pool is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from di_cache.layout import (
+    CacheConfigError,
+    CacheLayout,
+    CacheLayoutError,
+    CacheNumerics,
+    LayerRegions,
+    Region,
+)
+
+POISON_BYTE = 0xFF
+"""Filled with it, every format reads as NaN: float32 and e4m3 values, UE8M0 and e4m3 scales."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _LayerViews:
+    window: Tensor
+    compress: Tensor | None
+    entries: Tensor | None
+    index_values: Tensor | None
+    index_scales: Tensor | None
+
+
+class CachePool:
+    """Memory of ``num_blocks`` blocks and ``num_slots`` state slots, and views of it by layer.
+
+    Block 0 and slot 0 are the null ones that padding may write to; they are never handed out, so both counts
+    must be at least 2. Memory is not initialised: a reader is bounded by positions and never reads a cell
+    before it is written. With ``poison`` everything starts as NaN in every format, so that a test sees a read
+    that breaks this rule.
+
+    In the shapes below N is ``num_blocks``, S is ``num_slots``, D and Di are the head sizes of main and index
+    keys, and E is the number of entries of the layer in a block, block_size / ratio.
+
+    Attributes:
+        layout: offsets and sizes.
+        blocks: uint8 [N, block_bytes].
+        slots: uint8 [S, slot_bytes].
+
+    Raises:
+        CacheConfigError: ``num_blocks`` or ``num_slots`` is below 2.
+    """
+
+    def __init__(
+        self,
+        layout: CacheLayout,
+        num_blocks: int,
+        num_slots: int,
+        *,
+        device: torch.device | str = "cpu",
+        poison: bool = False,
+    ) -> None:
+        for name, value in (("num_blocks", num_blocks), ("num_slots", num_slots)):
+            if value < 2:
+                raise CacheConfigError(f"{name} is {value}; allowed: 2 or more (number 0 is the null one)")
+        self.layout = layout
+        self.blocks = torch.empty((num_blocks, layout.block_bytes), dtype=torch.uint8, device=device)
+        self.slots = torch.empty((num_slots, layout.slot_bytes), dtype=torch.uint8, device=device)
+        if poison:
+            self.blocks.fill_(POISON_BYTE)
+            self.slots.fill_(POISON_BYTE)
+        self._views = tuple(self._make_views(regions) for regions in layout.layers)
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the pool, the null block included."""
+        return self.blocks.shape[0]
+
+    @property
+    def num_slots(self) -> int:
+        """Slots of the pool, the null slot included."""
+        return self.slots.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both pools."""
+        return self.blocks.nbytes + self.slots.nbytes
+
+    def window_ring(self, layer: int) -> Tensor:
+        """Sliding-window keys of a layer: uint8 [S, window_cells, D + D/32] (float32 [S, window_cells, D]).
+
+        Raises:
+            CacheLayoutError: no such layer.
+        """
+        return self._layer(layer).window
+
+    def compress_ring(self, layer: int) -> Tensor:
+        """Latest tokens of a ratio-2 owner: float32 [S, compress_cells, 2, D], component 0 score, 1 latent.
+
+        Raises:
+            CacheLayoutError: the layer is not an owner of main KV with ratio 2.
+        """
+        return self._owned(layer, self._layer(layer).compress, "compression ring (owners with ratio 2 do)")
+
+    def entries(self, layer: int) -> Tensor:
+        """Main compressed KV of an owner: uint8 [N, E, record] (float32 [N, E, D]).
+
+        Raises:
+            CacheLayoutError: the layer reads another layer's entries, or none.
+        """
+        return self._owned(layer, self._layer(layer).entries, "main KV (layers with owns_kv do)")
+
+    def index_values(self, layer: int) -> Tensor:
+        """Index key codes of an owner: uint8 [N, E, Di/2] (float32 [N, E, Di], the keys themselves).
+
+        Raises:
+            CacheLayoutError: the layer reads another layer's index keys, or none.
+        """
+        return self._owned(layer, self._layer(layer).index_values, "index keys (layers with owns_index do)")
+
+    def index_scales(self, layer: int) -> Tensor | None:
+        """Index key scales of an owner: uint8 [N, E, Di/32]; None under float32 numerics, which has none.
+
+        Raises:
+            CacheLayoutError: the layer reads another layer's index keys, or none.
+        """
+        self.index_values(layer)
+        return self._layer(layer).index_scales
+
+    def poison_blocks(self, blocks: Tensor) -> None:
+        """Overwrite blocks (int64 [n]) with NaN, so that a test sees reads of freed blocks."""
+        self.blocks[blocks] = POISON_BYTE
+
+    def poison_slots(self, slots: Tensor) -> None:
+        """Overwrite slots (int64 [n]) with NaN, so that a test sees reads of freed slots."""
+        self.slots[slots] = POISON_BYTE
+
+    def _layer(self, layer: int) -> _LayerViews:
+        if not 0 <= layer < len(self._views):
+            raise CacheLayoutError(f"layer is {layer}; allowed: 0 to {len(self._views) - 1}")
+        return self._views[layer]
+
+    @staticmethod
+    def _owned(layer: int, view: Tensor | None, region: str) -> Tensor:
+        if view is None:
+            raise CacheLayoutError(f"layer {layer} owns no {region}")
+        return view
+
+    def _make_views(self, regions: LayerRegions) -> _LayerViews:
+        spec = self.layout.spec
+        plain = spec.numerics is CacheNumerics.FLOAT32
+        index_values, index_scales = self._make_index_views(regions.index)
+        compress = None
+        if regions.compress is not None:
+            flat = _record_view(self.slots, regions.compress).view(torch.float32)
+            compress = flat.view(*flat.shape[:2], 2, spec.head_dim)
+        window = _record_view(self.slots, regions.window)
+        entries = None if regions.entries is None else _record_view(self.blocks, regions.entries)
+        if plain:
+            window = window.view(torch.float32)
+            entries = None if entries is None else entries.view(torch.float32)
+        return _LayerViews(window, compress, entries, index_values, index_scales)
+
+    def _make_index_views(self, region: Region | None) -> tuple[Tensor | None, Tensor | None]:
+        """Values of all entries of a block come first, then all scales (block-split; cache spec, 3)."""
+        if region is None:
+            return None, None
+        spec = self.layout.spec
+        value_bytes = spec.index_format.value_bytes(spec.index_head_dim)
+        scale_bytes = spec.index_format.scale_bytes(spec.index_head_dim)
+        values = _strided(self.blocks, region.offset, region.records, value_bytes)
+        if not scale_bytes:
+            return values.view(torch.float32), None
+        scales_at = region.offset + region.records * value_bytes
+        return values, _strided(self.blocks, scales_at, region.records, scale_bytes)
+
+
+def _record_view(pool: Tensor, region: Region) -> Tensor:
+    return _strided(pool, region.offset, region.records, region.record_bytes)
+
+
+def _strided(pool: Tensor, offset: int, records: int, record_bytes: int) -> Tensor:
+    """uint8 [units, records, record_bytes] over the bytes of every block or slot from ``offset`` on."""
+    return pool[:, offset : offset + records * record_bytes].view(len(pool), records, record_bytes)
