@@ -1,7 +1,7 @@
 """Configuration of a DeepSeek-V4.1 model: ``config.json`` as typed, validated, frozen dataclasses.
 
-Field names are the JSON keys. Sizes are free apart from the multiples that the number formats need; everything
-that would change the mathematics is held to the released value. Source: checkpoint spec, section 2.
+Field names are the JSON keys. Sizes are free apart from the multiples that the number formats need;
+everything that would change the mathematics is held to the released value. Source: checkpoint spec, 2.
 """
 
 from __future__ import annotations
@@ -118,8 +118,9 @@ class VisionConfig:
 class TextConfig:
     """``text_config``: backbone, attention sharing, experts, hyper-connections, Engram and draft model.
 
-    The Engram sizes are 0 when ``engram_layer_ids`` is empty. ``index_k_source_layer_ids`` is filled from
-    ``kv_source_layer_ids``, and ``engram_num_embeddings`` from the table primes, when the file leaves them out.
+    The Engram sizes are 0 when ``engram_layer_ids`` is empty. When the file leaves them out,
+    ``index_k_source_layer_ids`` is filled from ``kv_source_layer_ids`` and ``engram_num_embeddings`` from the
+    table primes.
     """
 
     vocab_size: int = key(_COUNT)
@@ -136,7 +137,7 @@ class TextConfig:
     attention_bias: bool = key(exactly(False))
     attention_dropout: float = key(exactly(0.0))
     swiglu_limit: float = key(POSITIVE)
-    rms_norm_eps: float = key(NON_NEGATIVE)
+    rms_norm_eps: float = key(POSITIVE)
     tie_word_embeddings: bool = key(ANY)
     max_position_embeddings: int = key(_COUNT)
     rope_theta: float = key(POSITIVE)
@@ -164,17 +165,17 @@ class TextConfig:
 
     hc_mult: int = key(_COUNT)
     hc_sinkhorn_iters: int = key(_COUNT)
-    hc_eps: float = key(NON_NEGATIVE)
+    hc_eps: float = key(POSITIVE)
 
     dspark_block_size: int = key(_COUNT)
     dspark_noise_token_id: int = key(NON_NEGATIVE)
     dspark_target_layer_ids: tuple[int, ...] = key(Rule("at least one id", bool) & DISTINCT)
-    dspark_markov_rank: int = key(_BLOCKS)
+    dspark_markov_rank: int = key(_COUNT)
     dspark_n_routed_experts: int = key(_COUNT)
     dspark_num_experts_per_tok: int = key(_COUNT)
 
     num_nextn_predict_layers: int = key(at_least(0), default=0)
-    rope_scaling: YarnConfig | None = key(ANY, default=None)
+    rope_scaling: YarnConfig | None = key(ANY, default=None)  # noqa: RUF009  (a field specifier)
     index_k_source_layer_ids: tuple[int, ...] = key(_LAYER_LIST, default=())
     use_fp4_sparse_kv: bool = key(ANY, default=True)
     hc_shifted: bool = key(exactly(True), default=True)
@@ -266,7 +267,7 @@ class ModelConfig:
     def from_dict(raw: Mapping[str, Any]) -> ModelConfig:
         """Reads the object of a ``config.json``.
 
-        Keys that the model does not use are ignored. Raises MissingKeysError naming every missing key at once, and
+        Keys that the model does not use are ignored. Raises MissingKeysError naming every missing key, and
         ConfigError naming key, value and what is supported for the first bad value.
         """
         raw = as_object("config.json", raw)
@@ -388,7 +389,7 @@ def _check_token_ids(text: TextConfig) -> None:
 
 
 def _check_engram(text: TextConfig) -> None:
-    """Sizes of the hash tables, and that the stored row counts are the sums of their primes (spec 8.1, 10.1)."""
+    """Holds table sizes to their rules and stored row counts to the sums of the primes (spec 8.1, 10.1)."""
     if not text.engram_layer_ids:
         return
     rules = {

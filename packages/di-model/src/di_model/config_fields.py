@@ -8,6 +8,7 @@ absent, its default. :func:`read_section` turns a JSON object into such a datacl
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import types
 import typing
@@ -86,9 +87,7 @@ def each(rule: Rule) -> Rule:
 
 
 DISTINCT = Rule("without repeated elements", lambda values: len(set(values)) == len(values))
-ASCENDING = Rule(
-    "in ascending order", lambda values: all(a < b for a, b in zip(values, values[1:], strict=False))
-)
+ASCENDING = Rule("in ascending order", lambda values: all(a < b for a, b in itertools.pairwise(values)))
 
 
 def key(rule: Rule = ANY, **default: Any) -> Any:
@@ -122,8 +121,8 @@ def missing_keys(cls: type, raw: Mapping[str, Any], section: str) -> tuple[str, 
 def read_section(cls: type[T], raw: Mapping[str, Any], section: str, **extra: Any) -> T:
     """Builds ``cls`` from a JSON object; keys it does not know are ignored.
 
-    ``extra`` gives fields that do not come from the object itself. Raises MissingKeysError, or ConfigError for a
-    wrong type or value.
+    ``extra`` gives fields that do not come from the object itself. Raises MissingKeysError, or ConfigError
+    for a wrong type or value.
     """
     absent = missing_keys(cls, raw, section)
     if absent:

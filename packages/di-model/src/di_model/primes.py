@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-# Strong pseudoprime tests to these bases decide primality exactly below this bound, which int32 row numbers stay under.
+# Strong pseudoprime tests to these bases decide primality exactly below this bound; int32 row numbers fit.
 _WITNESSES = (2, 3, 5, 7)
 _EXACT_BELOW = 3_215_031_751
 
 
 def is_prime(number: int) -> bool:
-    """Whether ``number`` is prime (Miller-Rabin, exact below 3,215,031,751; larger numbers raise ValueError)."""
+    """Whether ``number`` is prime (exact below 3,215,031,751; larger numbers raise ValueError)."""
     if number >= _EXACT_BELOW:
         raise ValueError(f"number = {number} is out of range; allowed: below {_EXACT_BELOW}")
     if number < 2:
@@ -38,8 +38,8 @@ def engram_primes(
 ) -> tuple[tuple[tuple[int, ...], ...], ...]:
     """Table sizes ``[layer][order - 2][head]``, layers in the order of ``engram_layer_ids``.
 
-    The search restarts at ``vocab_size - 1`` for every order; primes already used by any earlier layer, order or
-    head are skipped.
+    The search restarts at ``vocab_size - 1`` for every order and skips primes that an earlier layer, order or
+    head uses.
     """
     used: set[int] = set()
     layers = []

@@ -5,6 +5,7 @@ Source of the rules: checkpoint spec, 2.4; attention spec, 1.3, 9.3, 11.1 and 12
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,8 +18,8 @@ SUPPORTED_RATIOS = (0, 1, 2)
 class LayerRole:
     """What one layer owns and what it borrows. Layer references are backbone layer indices.
 
-    ``None`` in a ``*_source`` field means that the layer takes no part in that kind of sharing: layers of ratio 0
-    see their sliding window only.
+    ``None`` in a ``*_source`` field means that the layer takes no part in that kind of sharing: layers of
+    ratio 0 see their sliding window only.
     """
 
     index: int
@@ -178,7 +179,7 @@ def _check_refinement(lists: SharingLists) -> None:
                 f"1 or 2 after the first compressed layer ({first})",
             )
     chain = ("kv_source_layer_ids", "index_k_source_layer_ids", "index_source_layer_ids")
-    for coarse, fine in zip(chain, chain[1:], strict=False):
+    for coarse, fine in itertools.pairwise(chain):
         lost = sorted(set(getattr(lists, coarse)) - set(getattr(lists, fine)))
         if lost:
             raise ConfigError(
