@@ -1,1 +1,7 @@
 """Tensor operations of DeepSeek-V4.1: number formats, reference formulas and CPU kernels."""
+
+from di_kernels.errors import KernelUnavailableError
+from di_kernels.threads import num_threads, set_num_threads
+
+__all__ = ["KernelUnavailableError", "num_threads", "set_num_threads"]
+__version__ = "0.1.0"

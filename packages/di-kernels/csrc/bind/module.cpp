@@ -1,0 +1,55 @@
+#include "bind/tensor.hpp"
+#include "parallel.hpp"
+
+namespace di::bind {
+namespace {
+
+// The interface of one Python type (torch.Tensor or a subclass), looked up once per type in use.
+struct CachedApi {
+  PyTypeObject* type = nullptr;
+  DiDLExchangeApi* api = nullptr;
+};
+
+DiDLExchangeApi* find_api(PyTypeObject* type) noexcept {
+  PyObject* capsule = PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__");
+  if (capsule == nullptr) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  auto* api = static_cast<DiDLExchangeApi*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
+  Py_DECREF(capsule);
+  if (api == nullptr) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  return api->header.version.major == 1 && api->borrow != nullptr ? api : nullptr;
+}
+
+}  // namespace
+
+bool borrow(nb::handle object, DiDLTensor* out) noexcept {
+  static CachedApi cached;  // written under the interpreter lock only
+  PyTypeObject* type = Py_TYPE(object.ptr());
+  if (type != cached.type) {
+    DiDLExchangeApi* api = find_api(type);
+    if (api == nullptr) return false;
+    cached = {type, api};
+  }
+  if (cached.api->borrow(object.ptr(), out) != 0) {
+    PyErr_Clear();
+    return false;
+  }
+  return true;
+}
+
+}  // namespace di::bind
+
+NB_MODULE(_native, m) {
+  m.doc() = "CPU kernels of di_kernels";
+  m.def("num_threads", &di::num_threads);
+  m.def("set_num_threads", [](int count) {
+    di::bind::require(count >= 1, "count must be at least 1");
+    di::set_num_threads(count);
+  });
+  di::bind::bind_norm(m);
+}

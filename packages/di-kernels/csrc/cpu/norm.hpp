@@ -1,0 +1,13 @@
+#pragma once
+
+#include <cstdint>
+
+#include "numeric.hpp"
+
+namespace di {
+
+// y[r] = round((x[r] * rstd) * weight), rstd = 1/sqrt(mean(x^2) + eps); x, y [rows, dim] contiguous.
+template <class T>
+void rms_norm(const T* x, const float* weight, T* y, int64_t rows, int64_t dim, float eps);
+
+}  // namespace di

@@ -1,0 +1,1 @@
+"""CPU backend: thin wrappers that allocate results and call the native module."""

@@ -1,0 +1,8 @@
+"""Public operations, one module a family. Numerics follow the element type of the activations:
+
+* bfloat16: the *release* numerics; results are rounded to bfloat16 where the released model rounds.
+* float32: the *float32* numerics; no rounding, no activation or cache quantization.
+
+Every operation computes each row of its result from that row's own inputs, in an order fixed by the shape of the
+row, so the bits of a row never depend on how many rows, threads or sequences there are.
+"""

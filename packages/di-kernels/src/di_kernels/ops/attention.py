@@ -1,0 +1,107 @@
+"""Sparse latent attention with a sink over window keys and selected compressed entries (attention specification, 10).
+
+Key and value are one vector shared by all heads. Keys are visited window first, then entries, each in position order,
+in pieces of 64 with a running maximum; probabilities are rounded to bfloat16 for the value product when the query is
+bfloat16, the denominator sums the unrounded ones. That is the release's arithmetic, bit for bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from di_kernels.dispatch import kernel
+from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_shape
+from di_kernels.ops.formats import EntryFormat
+
+PIECE = 64
+"""Keys per piece of the running softmax."""
+
+
+@dataclass(frozen=True)
+class WindowKeys:
+    """Window keys of each row: positions ``begin..end-1``, from two places.
+
+    Positions before ``split`` are in the ring of the row's slot (cell ``position % cells``), written by earlier steps;
+    positions from ``split`` on are rows ``fresh_start + (position - split)`` of this step's own records. So a key has
+    one value, its quantized record, wherever it is read from, and a chunk may be longer than the ring.
+
+    Attributes:
+        ring: records uint8 ``[slots, cells, bytes]`` or float32 ``[slots, cells, dim]`` (strided views).
+        fresh: records of this step, uint8 ``[rows, bytes]`` or float32 ``[rows, dim]``.
+        entry: format of the records.
+        slot, split, fresh_start, begin, end: int32 ``[rows]``; ``begin >= end`` means no window key.
+    """
+
+    ring: Tensor
+    fresh: Tensor
+    entry: EntryFormat
+    slot: Tensor
+    split: Tensor
+    fresh_start: Tensor
+    begin: Tensor
+    end: Tensor
+
+
+@dataclass(frozen=True)
+class EntryKeys:
+    """Selected compressed entries of each row, read in place from pages.
+
+    Attributes:
+        pages: records uint8 ``[blocks, entries, bytes]`` or float32 ``[blocks, entries, dim]`` (strided views).
+        entry: format of the records.
+        block_table: int32 ``[sequences, width]``.
+        sequence: int32 ``[rows]`` sequence of each row.
+        selected: int32 ``[rows, k]`` entry numbers ascending, negative ones are skipped.
+    """
+
+    pages: Tensor
+    entry: EntryFormat
+    block_table: Tensor
+    sequence: Tensor
+    selected: Tensor
+
+
+def sparse_attention(q: Tensor, window: WindowKeys, entries: EntryKeys | None, sink: Tensor, scale: float) -> Tensor:
+    """Attention of each row over its window keys and its selected entries.
+
+    Args:
+        q: ``[rows, heads, dim]`` bfloat16 or float32.
+        window: window keys.
+        entries: compressed entries, or None (window-only layers).
+        sink: float32 ``[heads]``, a logit without a value, not scaled.
+        scale: factor of the logits.
+
+    Returns:
+        ``[rows, heads, dim]`` in the type of ``q``; zero for a row without any key.
+    """
+    check_dtype("q", q, *ACTIVATIONS)
+    check_shape("q", q, None, None, None)
+    check_dtype("sink", sink, torch.float32)
+    check_shape("sink", sink, q.shape[1])
+    return cast(Tensor, kernel("attention", "sparse_attention", q)(q, window, entries, sink, scale))
+
+
+def gathered_attention(q: Tensor, keys: Tensor, index: Tensor, sink: Tensor, scale: float) -> Tensor:
+    """The same attention over plain keys chosen by index.
+
+    Args:
+        q: ``[rows, heads, dim]`` bfloat16 or float32.
+        keys: ``[n, dim]`` in the type of ``q``.
+        index: int32 ``[rows, width]`` keys in order of visit; negative ones are skipped, one may stand more than once.
+        sink: float32 ``[heads]``.
+        scale: factor of the logits.
+
+    Returns:
+        ``[rows, heads, dim]`` in the type of ``q``.
+    """
+    check_dtype("q", q, *ACTIVATIONS)
+    check_dtype("keys", keys, q.dtype)
+    check_shape("keys", keys, None, q.shape[2])
+    check_dtype("index", index, torch.int32)
+    check_shape("index", index, q.shape[0], None)
+    check_shape("sink", sink, q.shape[1])
+    return cast(Tensor, kernel("attention", "gathered_attention", q)(q, keys, index, sink, scale))

@@ -1,0 +1,80 @@
+"""Manifold-constrained hyper-connections (backbone specification, 3): four residual streams mixed by small matrices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from di_kernels.dispatch import kernel
+from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_shape
+
+
+@dataclass(frozen=True)
+class HyperConstants:
+    """Constants of the mixes: ``eps`` of the RMS statistic, ``hc_eps`` and iterations of Sinkhorn."""
+
+    eps: float
+    hc_eps: float
+    sinkhorn_iters: int
+
+
+class HyperMixes(NamedTuple):
+    """Coefficients of one sub-layer, float32: ``pre [rows, m]``, ``post [rows, m]``, ``comb [rows, m, m]``.
+
+    The first index of ``comb`` is the source stream, the second the destination.
+    """
+
+    pre: Tensor
+    post: Tensor
+    comb: Tensor
+
+
+def hyper_mixes(stream: Tensor, fn: Tensor, base: Tensor, scale: Tensor, constants: HyperConstants) -> HyperMixes:
+    """Coefficients of a sub-layer from the trunk it finds (3.2, 3.3).
+
+    Args:
+        stream: ``[rows, m, dim]`` bfloat16 or float32.
+        fn: float32 ``[m(m+2), m*dim]``, columns stream-major.
+        base: float32 ``[m(m+2)]``.
+        scale: float32 ``[3]`` for pre, post, comb.
+        constants: see :class:`HyperConstants`.
+    """
+    check_dtype("stream", stream, *ACTIVATIONS)
+    m, dim = stream.shape[1], stream.shape[2]
+    check_shape("fn", fn, m * (m + 2), m * dim)
+    check_shape("base", base, m * (m + 2))
+    check_shape("scale", scale, 3)
+    for name, tensor in (("fn", fn), ("base", base), ("scale", scale)):
+        check_dtype(name, tensor, torch.float32)
+    return cast(HyperMixes, kernel("hyper", "hyper_mixes", stream)(stream, fn, base, scale, constants))
+
+
+def hyper_coefficients(z: Tensor, base: Tensor, scale: Tensor, constants: HyperConstants, m: int) -> HyperMixes:
+    """The part of :func:`hyper_mixes` after the projection: float32 ``z [rows, m(m+2)]`` to coefficients."""
+    check_dtype("z", z, torch.float32)
+    check_shape("z", z, None, m * (m + 2))
+    return cast(HyperMixes, kernel("hyper", "hyper_coefficients", z)(z, base, scale, constants, m))
+
+
+def hyper_pre(stream: Tensor, pre: Tensor) -> Tensor:
+    """Sub-layer input ``sum_s pre[s] * stream[s]`` (3.4), streams in order, rounded once: ``[rows, dim]``."""
+    check_dtype("stream", stream, *ACTIVATIONS)
+    check_shape("pre", pre, stream.shape[0], stream.shape[1])
+    return cast(Tensor, kernel("hyper", "hyper_pre", stream)(stream, pre))
+
+
+def hyper_post(stream: Tensor, y: Tensor, mixes: HyperMixes) -> Tensor:
+    """New trunk ``post[j]*y + sum_i comb[i,j]*stream[i]`` (3.5), in that order, rounded once: like ``stream``."""
+    check_dtype("stream", stream, *ACTIVATIONS)
+    check_dtype("y", y, stream.dtype)
+    check_shape("y", y, stream.shape[0], stream.shape[2])
+    return cast(Tensor, kernel("hyper", "hyper_post", stream)(stream, y, mixes))
+
+
+def stream_mean(stream: Tensor) -> Tensor:
+    """Mean over the streams (backbone 8.1): float32 sum in stream order times ``1/m``, rounded once: ``[rows, dim]``."""
+    check_dtype("stream", stream, *ACTIVATIONS)
+    return cast(Tensor, kernel("hyper", "stream_mean", stream)(stream))

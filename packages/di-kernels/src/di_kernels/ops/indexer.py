@@ -1,0 +1,89 @@
+"""Lightning indexer: scores of compressed entries and candidate blocks (attention specification, 8 and 9)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from di_kernels.dispatch import kernel
+from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_shape
+
+
+@dataclass(frozen=True)
+class IndexPages:
+    """Paged index keys of one layer and how rows find theirs.
+
+    Attributes:
+        values: MXFP4 codes uint8 ``[blocks, entries, dim/2]``, or float32 ``[blocks, entries, dim]`` (strided views).
+        scales: uint8 UE8M0 ``[blocks, entries, dim/32]``, or None with float32 values.
+        block_table: int32 ``[sequences, width]`` block of each ``entries`` consecutive entries.
+        sequence: int32 ``[rows]`` sequence of each row.
+    """
+
+    values: Tensor
+    scales: Tensor | None
+    block_table: Tensor
+    sequence: Tensor
+
+
+def index_scores(q: Tensor, head_weights: Tensor, pages: IndexPages, visible: Tensor, entries: Tensor | None) -> Tensor:
+    """``sum_h relu(q_h . k_j) * w_h`` for the entries each row may see.
+
+    bfloat16 ``q`` (the release's arithmetic, 8.4): each dot is rounded to bfloat16, rectified, multiplied by the
+    bfloat16 weight and rounded, the heads summed in float32 in order, the sum rounded. float32 ``q``: no rounding.
+
+    Args:
+        q: ``[rows, heads, dim]`` de-quantized MXFP4 values (bfloat16) or plain values (float32).
+        head_weights: ``[rows, heads]`` in the type of ``q``, already scaled by ``(dim*heads)^-0.5``.
+        pages: index keys.
+        visible: int32 ``[rows]``, entries ``0..visible-1`` exist for a row.
+        entries: int32 ``[rows, width]`` entries to score (-1: none), or None for all visible ones.
+
+    Returns:
+        float32 ``[rows, width]`` (``width = max(visible)`` without ``entries``), ``-inf`` where there is no entry.
+    """
+    check_dtype("q", q, *ACTIVATIONS)
+    check_dtype("head_weights", head_weights, q.dtype)
+    check_shape("q", q, None, None, None)
+    check_shape("head_weights", head_weights, q.shape[0], q.shape[1])
+    check_dtype("visible", visible, torch.int32)
+    check_shape("visible", visible, q.shape[0])
+    if entries is not None:
+        check_dtype("entries", entries, torch.int32)
+        check_shape("entries", entries, q.shape[0], None)
+    return cast(Tensor, kernel("indexer", "index_scores", q)(q, head_weights, pages, visible, entries))
+
+
+def candidate_blocks(scores: Tensor, visible: Tensor, block_size: int, top_blocks: int) -> Tensor:
+    """The best blocks of entries of each row (9.1): block score = maximum; the last visible block always wins.
+
+    Args:
+        scores: float32 ``[rows, n]`` of all visible entries.
+        visible: int32 ``[rows]``.
+        block_size: entries per block.
+        top_blocks: blocks to keep; ties at the boundary go to the lowest block.
+
+    Returns:
+        int32 ``[rows, top_blocks]`` block numbers ascending, then -1.
+    """
+    check_dtype("scores", scores, torch.float32)
+    check_dtype("visible", visible, torch.int32)
+    check_shape("visible", visible, scores.shape[0])
+    return cast(Tensor, kernel("indexer", "candidate_blocks", scores)(scores, visible, block_size, top_blocks))
+
+
+def candidate_entries(blocks: Tensor, visible: Tensor, block_size: int) -> Tensor:
+    """Entries of the candidate blocks (9.2): int32 ``[rows, top_blocks*block_size]`` ascending, then -1.
+
+    Args:
+        blocks: int32 ``[rows, top_blocks]`` ascending, then -1.
+        visible: int32 ``[rows]``; entries beyond it are left out.
+        block_size: entries per block.
+    """
+    check_dtype("blocks", blocks, torch.int32)
+    check_dtype("visible", visible, torch.int32)
+    check_shape("visible", visible, blocks.shape[0])
+    return cast(Tensor, kernel("indexer", "candidate_entries", blocks)(blocks, visible, block_size))

@@ -1,0 +1,137 @@
+"""Linear layers over weights in their stored form: float32, bfloat16, FP8 (32x32 blocks) and MXFP4.
+
+``y = x . W^T`` with float32 accumulation in one fixed order over the input dimension for every number of rows.
+Formats: checkpoint specification, 3.3 and 3.4. Activation quantization: backbone specification, 2.3.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from di_kernels.dispatch import kernel
+from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_multiple, check_shape
+
+
+class WeightFormat(enum.Enum):
+    """Stored form of a weight matrix."""
+
+    FLOAT32 = 0
+    BFLOAT16 = 1
+    FP8 = 2
+    MXFP4 = 3
+
+
+@dataclass(frozen=True, eq=False)
+class LinearWeight:
+    """A weight matrix ``[n, k]`` in its stored form.
+
+    Attributes:
+        format: stored form.
+        data: FLOAT32/BFLOAT16: ``[n, k]`` of that type; FP8: uint8 E4M3 codes ``[n, k]``; MXFP4: uint8
+            ``[n, k/2]``, two E2M1 codes a byte, the even input in the low nibble.
+        scale: FP8: uint8 UE8M0 ``[n/32, k/32]`` (one per 32x32 block); MXFP4: uint8 UE8M0 ``[n, k/32]`` (one per row
+            and 32 inputs); else None.
+    """
+
+    format: WeightFormat
+    data: Tensor
+    scale: Tensor | None = None
+
+    @classmethod
+    def dense(cls, data: Tensor) -> LinearWeight:
+        """A float32 or bfloat16 matrix ``[n, k]``."""
+        check_dtype("data", data, *ACTIVATIONS)
+        check_shape("data", data, None, None)
+        return cls(WeightFormat.BFLOAT16 if data.dtype == torch.bfloat16 else WeightFormat.FLOAT32, data)
+
+    @classmethod
+    def fp8(cls, codes: Tensor, scale: Tensor) -> LinearWeight:
+        """E4M3 codes ``[n, k]`` (uint8) with UE8M0 scales ``[n/32, k/32]`` (uint8)."""
+        check_dtype("codes", codes, torch.uint8)
+        check_dtype("scale", scale, torch.uint8)
+        check_shape("codes", codes, None, None)
+        check_multiple("rows of an FP8 weight", codes.shape[0], 32)
+        check_multiple("columns of an FP8 weight", codes.shape[1], 32)
+        check_shape("scale", scale, codes.shape[0] // 32, codes.shape[1] // 32)
+        return cls(WeightFormat.FP8, codes, scale)
+
+    @classmethod
+    def mxfp4(cls, codes: Tensor, scale: Tensor) -> LinearWeight:
+        """E2M1 code pairs ``[n, k/2]`` (uint8) with UE8M0 scales ``[n, k/32]`` (uint8)."""
+        check_dtype("codes", codes, torch.uint8)
+        check_dtype("scale", scale, torch.uint8)
+        check_shape("codes", codes, None, None)
+        check_multiple("columns of an MXFP4 weight", codes.shape[1] * 2, 32)
+        check_shape("scale", scale, codes.shape[0], codes.shape[1] // 16)
+        return cls(WeightFormat.MXFP4, codes, scale)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Logical shape ``(n, k)``."""
+        n, k = self.data.shape
+        return n, 2 * k if self.format is WeightFormat.MXFP4 else k
+
+    @property
+    def nbytes(self) -> int:
+        """Stored bytes, scales included."""
+        return self.data.nbytes + (0 if self.scale is None else self.scale.nbytes)
+
+    def rows(self, start: int, stop: int) -> LinearWeight:
+        """The matrix of output rows ``start..stop-1``, sharing storage (multiples of 32 for FP8)."""
+        if self.scale is None:
+            return LinearWeight(self.format, self.data[start:stop])
+        step = 32 if self.format is WeightFormat.FP8 else 1
+        check_multiple("start", start, step)
+        check_multiple("stop", stop, step)
+        return LinearWeight(self.format, self.data[start:stop], self.scale[start // step : stop // step])
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The matrix ``[n, k]`` in ``dtype``; exact in bfloat16 and float32 for the quantized formats."""
+        from di_kernels.reference.linear import dequantize
+
+        return dequantize(self, dtype)
+
+
+def linear(
+    x: Tensor, weight: LinearWeight, *, quantize_input: bool = False, out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """``x . W^T`` for each row of ``x``.
+
+    Args:
+        x: ``[rows, k]`` bfloat16 or float32.
+        weight: ``[n, k]``.
+        quantize_input: first replace each group of 32 inputs of a row by its MXFP8 value (backbone specification, 2.3).
+        out_dtype: bfloat16 (rounded once) or float32; default the type of ``x``.
+
+    Returns:
+        ``[rows, n]`` of ``out_dtype``.
+    """
+    check_dtype("x", x, *ACTIVATIONS)
+    check_shape("x", x, None, weight.shape[1])
+    if quantize_input:
+        check_multiple("columns of x", x.shape[1], 32)
+    return cast(Tensor, kernel("linear", "linear", x)(x, weight, quantize_input, out_dtype or x.dtype))
+
+
+def grouped_linear(x: Tensor, weight: LinearWeight, groups: int) -> Tensor:
+    """A block-diagonal linear: group ``g`` of the inputs meets rows ``g*n/groups ..`` of the weight.
+
+    Used for the low-rank output projection (attention specification, 10.4). The input is not quantized.
+
+    Args:
+        x: ``[rows, groups, k]`` bfloat16 or float32.
+        weight: ``[n, k]``, ``n`` a multiple of ``groups``.
+        groups: number of groups.
+
+    Returns:
+        ``[rows, n]`` in the type of ``x``, the groups' outputs side by side.
+    """
+    check_dtype("x", x, *ACTIVATIONS)
+    check_multiple("rows of the weight", weight.shape[0], groups)
+    check_shape("x", x, None, groups, weight.shape[1])
+    return cast(Tensor, kernel("linear", "grouped_linear", x)(x, weight, groups))

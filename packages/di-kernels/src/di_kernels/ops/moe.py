@@ -1,0 +1,85 @@
+"""Mixture of experts: routing, SwiGLU experts, combination (backbone specification, 4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from di_kernels.dispatch import kernel
+from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_shape
+from di_kernels.ops.linear import LinearWeight
+
+
+@dataclass(frozen=True, eq=False)
+class ExpertWeights:
+    """Weights of one or more SwiGLU MLPs of equal shape: gate ``w1 [inter, dim]``, up ``w3``, down ``w2 [dim, inter]``."""
+
+    w1: tuple[LinearWeight, ...]
+    w3: tuple[LinearWeight, ...]
+    w2: tuple[LinearWeight, ...]
+    bound: dict[str, object] = field(default_factory=dict, repr=False)
+    """Native objects that backends bound to these weights, by backend name."""
+
+    def __len__(self) -> int:
+        return len(self.w1)
+
+
+def route(logits: Tensor, bias: Tensor, top_k: int, scale: float) -> tuple[Tensor, Tensor]:
+    """Choose experts (4.1 to 4.3): scores ``sqrt(softplus(logit))``, ranked with the bias, weighted without it.
+
+    Args:
+        logits: float32 ``[rows, experts]``.
+        bias: float32 ``[experts]``, or ``[rows, experts]`` where it differs by row (image tokens).
+        top_k: experts per row.
+        scale: factor of the normalised weights.
+
+    Returns:
+        ``(ids int32 [rows, top_k], weights float32 [rows, top_k])`` in descending order of biased score, equal scores
+        lowest expert first.
+    """
+    check_dtype("logits", logits, torch.float32)
+    check_dtype("bias", bias, torch.float32)
+    if not 0 < top_k <= logits.shape[1]:
+        raise ValueError(f"top_k is {top_k}; it must be within 1..{logits.shape[1]}")
+    return cast(tuple[Tensor, Tensor], kernel("moe", "route", logits)(logits, bias, top_k, scale))
+
+
+def experts(
+    x: Tensor, ids: Tensor, weights: Tensor | None, bank: ExpertWeights, limit: float, *, quantize_input: bool
+) -> Tensor:
+    """Outputs of the chosen experts (4.4): clamp, SiLU(gate) * up * routing weight, down projection.
+
+    Args:
+        x: ``[rows, dim]`` bfloat16 or float32.
+        ids: int32 ``[rows, k]`` expert of each slot; a negative id gives a zero output.
+        weights: float32 ``[rows, k]`` routing weights, or None (shared expert: no weight).
+        bank: the experts.
+        limit: clamp of gate (above) and up (both sides).
+        quantize_input: MXFP8 quantization of the inputs of all three projections.
+
+    Returns:
+        ``[rows, k, dim]`` in the type of ``x``, not yet summed.
+    """
+    check_dtype("x", x, *ACTIVATIONS)
+    check_dtype("ids", ids, torch.int32)
+    check_shape("ids", ids, x.shape[0], None)
+    if weights is not None:
+        check_dtype("weights", weights, torch.float32)
+        check_shape("weights", weights, *ids.shape)
+    return cast(Tensor, kernel("moe", "experts", x)(x, ids, weights, bank, limit, quantize_input))
+
+
+def combine(shared: Tensor, routed: Tensor) -> Tensor:
+    """``shared + sum over slots of routed`` (4.7): float32, shared first, then slots in order, rounded once.
+
+    Args:
+        shared: ``[rows, dim]``.
+        routed: ``[rows, k, dim]`` of the same type.
+    """
+    check_dtype("shared", shared, *ACTIVATIONS)
+    check_dtype("routed", routed, shared.dtype)
+    check_shape("routed", routed, shared.shape[0], None, shared.shape[1])
+    return cast(Tensor, kernel("moe", "combine", shared)(shared, routed))

@@ -1,0 +1,28 @@
+"""Root-mean-square normalisation (backbone specification, 2.2)."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from di_kernels.dispatch import kernel
+from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_shape
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """``(x * rstd) * weight`` with ``rstd = 1/sqrt(mean(x^2) + eps)``, rounded once to the type of ``x``.
+
+    Args:
+        x: ``[rows, dim]`` bfloat16 or float32.
+        weight: ``[dim]`` bfloat16 or float32.
+        eps: added to the mean square; the released model uses 1e-20.
+
+    Returns:
+        ``[rows, dim]`` in the type of ``x``.
+    """
+    check_dtype("x", x, *ACTIVATIONS)
+    check_dtype("weight", weight, torch.bfloat16, torch.float32)
+    check_shape("x", x, None, weight.shape[0])
+    return cast(Tensor, kernel("norm", "rms_norm", x)(x, weight, eps))

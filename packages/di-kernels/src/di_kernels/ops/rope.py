@@ -1,0 +1,87 @@
+"""Rotary position embedding, interleaved pairs, on the last dimensions of a vector (attention specification, 3.5)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from di_kernels.dispatch import kernel
+from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_shape
+
+
+@dataclass(frozen=True)
+class YarnScaling:
+    """YaRN parameters; frequencies are blended once and used at every context length."""
+
+    factor: float
+    beta_fast: float
+    beta_slow: float
+    original_max_position_embeddings: int
+
+
+def rope_frequencies(dim: int, theta: float, yarn: YarnScaling | None = None) -> Tensor:
+    """Inverse frequencies, float32 ``[dim/2]``; every step in float32, as the released tables are.
+
+    Args:
+        dim: number of rotary dimensions, even.
+        theta: base.
+        yarn: blending of interpolated and plain frequencies, or None for plain ones.
+    """
+    exponent = torch.arange(0, dim, 2, dtype=torch.float32) / dim
+    power = torch.tensor(theta, dtype=torch.float32) ** exponent
+    plain = 1.0 / power
+    if yarn is None:
+        return plain
+
+    def correction(rotations: float) -> float:
+        return (
+            dim
+            * math.log(yarn.original_max_position_embeddings / (rotations * 2 * math.pi))
+            / (2 * math.log(theta))
+        )
+
+    low = max(math.floor(correction(yarn.beta_fast)), 0)
+    high = float(min(math.ceil(correction(yarn.beta_slow)), dim - 1))
+    if low == high:
+        high += 0.001
+    ramp = ((torch.arange(dim // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
+    keep = 1 - ramp
+    return 1.0 / (yarn.factor * power) * (1 - keep) + plain * keep
+
+
+def rope_table(frequencies: Tensor, positions: int) -> Tensor:
+    """Cosines then sines for positions ``0..positions-1``: float32 ``[positions, dim]``.
+
+    The angle is a float32 product; its cosine and sine are taken in float64 and rounded, so that an entry does not
+    depend on the length of the table.
+    """
+    angle = torch.arange(positions, dtype=torch.float32)[:, None] * frequencies[None, :]
+    angle = angle.to(torch.float64)
+    return torch.cat([torch.cos(angle), torch.sin(angle)], dim=1).to(torch.float32)
+
+
+def apply_rope(x: Tensor, positions: Tensor, table: Tensor, *, inverse: bool = False) -> Tensor:
+    """Rotate the last ``dim`` elements of each vector; the others are copied.
+
+    Args:
+        x: ``[rows, heads, width]`` bfloat16 or float32.
+        positions: int32 ``[rows]``, each within the table.
+        table: float32 ``[positions, dim]`` of :func:`rope_table`.
+        inverse: rotate backwards (for the attention output).
+
+    Returns:
+        A new tensor like ``x``: ``y0 = x0*c - x1*s``, ``y1 = x0*s + x1*c`` (inverse: ``s`` negated), float32 products
+        and sum, rounded once.
+    """
+    check_dtype("x", x, *ACTIVATIONS)
+    check_dtype("positions", positions, torch.int32)
+    check_dtype("table", table, torch.float32)
+    check_shape("x", x, None, None, None)
+    check_shape("positions", positions, x.shape[0])
+    if x.shape[2] < table.shape[1]:
+        raise ValueError(f"x has width {x.shape[2]}; it must be at least the {table.shape[1]} rotary dimensions")
+    return cast(Tensor, kernel("rope", "apply_rope", x)(x, positions, table, inverse))
