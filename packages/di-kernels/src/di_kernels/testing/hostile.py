@@ -1,4 +1,4 @@
-"""Values that break kernels: zeros of both signs, extremes, subnormals, outliers, ties, NaN and infinities."""
+"""Values that break kernels: zeros of both signs, extremes, subnormals, outliers, ties, NaN, infinities."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Hostile(enum.Enum):
     OUTLIERS = "outliers"
     """Normal values, one in sixteen a hundred times larger."""
     TIES = "ties"
-    """Multiples of 1/16 in [-8, 8]: halfway points of the four-bit and eight-bit codes, and many equal values."""
+    """Multiples of 1/16 in [-8, 8]: halfway points of four-bit and eight-bit codes, and many equal values."""
     NAN = "nan"
     """Normal values with a NaN in every other row."""
     INFINITIES = "infinities"
@@ -56,6 +56,7 @@ def hostile(kind: Hostile, *shape: int, dtype: torch.dtype = torch.float32, seed
     generator = torch.Generator().manual_seed(1000 * seed + len(kind.value))
     normal = torch.randn(shape, generator=generator)
     signs = torch.where(normal < 0, -1.0, 1.0)
+    values = normal
     if kind is Hostile.ZEROS:
         values = torch.zeros(shape)
     elif kind is Hostile.NEGATIVE_ZEROS:
@@ -73,7 +74,7 @@ def hostile(kind: Hostile, *shape: int, dtype: torch.dtype = torch.float32, seed
         values = torch.where(rare, normal * 100, normal)
     elif kind is Hostile.TIES:
         values = torch.randint(-128, 129, shape, generator=generator) / 16
-    else:
+    elif not kind.finite:
         values = _with_specials(normal, kind, generator)
     return values.to(dtype)
 

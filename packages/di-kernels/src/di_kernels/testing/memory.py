@@ -1,4 +1,4 @@
-"""Tensors with equal values in awkward memory: gaps between rows or elements, addresses that are not aligned."""
+"""Tensors with equal values in awkward memory: gaps between rows or elements, misaligned addresses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def with_row_gaps(tensor: Tensor, gap: int = 5) -> Tensor:
-    """The values of ``tensor``, each slice of the last dimension dense and ``gap`` unrelated elements between them."""
+    """The values of ``tensor``: slices of the last dimension dense, ``gap`` unrelated elements between them."""
     padded = torch.full((*tensor.shape[:-1], tensor.shape[-1] + gap), 77).to(tensor.dtype)
     view = padded[..., : tensor.shape[-1]]
     view.copy_(tensor)
@@ -27,13 +27,7 @@ def misaligned(tensor: Tensor) -> Tensor:
 
     Read-only by convention: safetensors promises no alignment beyond the byte.
     """
-    raw = (
-        tensor.contiguous().reshape(-1).view(torch.uint8)
-        if tensor.numel()
-        else torch.empty(0, dtype=torch.uint8)
-    )
-    buffer = bytearray(raw.numel() + 1)
-    buffer[1:] = raw.numpy().tobytes()
     if tensor.numel() == 0:
         return torch.empty_like(tensor)
+    buffer = bytearray(1) + tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
     return torch.frombuffer(buffer, dtype=tensor.dtype, offset=1, count=tensor.numel()).reshape(tensor.shape)
