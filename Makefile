@@ -1,0 +1,52 @@
+# The two commands of the README: `make run` and `make test`. Everything they need goes into .venv.
+#   PYTHON=python3.12   the interpreter (3.11 to 3.13)
+#   PIP_FLAGS=...       passed to pip, e.g. --index-url of a PyTorch CPU mirror
+PYTHON ?= python3
+PIP_FLAGS ?=
+VENV := .venv
+PIP := $(VENV)/bin/pip --disable-pip-version-check -q
+PACKAGES := di-kernels di-cache di-scheduler di-model di-spec di-engine
+EDITABLE := $(foreach package,$(PACKAGES),-e packages/$(package))
+INPUTS := constraints.txt Makefile $(wildcard packages/*/pyproject.toml packages/*/CMakeLists.txt packages/*/csrc/* packages/*/csrc/*/*)
+DEMO := .cache/demo-checkpoint
+
+.PHONY: setup run test lint sanitize wheels format clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: $(INPUTS)
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install $(PIP_FLAGS) -c constraints.txt torch numpy hatchling scikit-build-core nanobind ninja editables
+	$(PIP) install $(PIP_FLAGS) -c constraints.txt --no-build-isolation $(EDITABLE)
+	$(PIP) install $(PIP_FLAGS) -c constraints.txt pytest pytest-timeout hypothesis ruff mypy clang-format build
+	touch $@
+
+# A real generation through all six packages, on a small random checkpoint written on the spot.
+run: setup
+	test -f $(DEMO)/config.json || $(VENV)/bin/di demo-checkpoint $(DEMO)
+	$(VENV)/bin/di generate $(DEMO) --prompt "The quick brown fox" --max-tokens 48 --seed 7
+
+test: setup
+	$(VENV)/bin/python -m pytest
+
+lint: setup
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/clang-format --dry-run --Werror $$(git ls-files 'packages/*/csrc/*.cpp' 'packages/*/csrc/*.hpp')
+	$(VENV)/bin/python scripts/check_imports.py
+
+sanitize: setup
+	scripts/sanitize.sh
+
+# Every package's wheel builds alone, and its own tests pass with only what it declares.
+wheels: setup
+	scripts/check_wheels.sh
+
+format: setup
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/clang-format -i $$(git ls-files 'packages/*/csrc/*.cpp' 'packages/*/csrc/*.hpp')
+
+clean:
+	rm -rf $(VENV) .cache build packages/*/build packages/*/dist
