@@ -52,4 +52,7 @@ NB_MODULE(_native, m) {
     di::set_num_threads(count);
   });
   di::bind::bind_norm(m);
+  di::bind::bind_compress(m);
+  di::bind::bind_topk(m);
+  di::bind::bind_sampling(m);
 }

@@ -1,0 +1,53 @@
+#include "cpu/compress.hpp"
+
+#include <cmath>
+
+#include "cpu/range.hpp"
+#include "parallel.hpp"
+
+namespace di {
+namespace {
+
+void check(const PairStep& step, const PairRing& ring, const PairRows& pairs) {
+  for (int64_t i = 0; i < pairs.count; ++i) {
+    require_range("last", i, pairs.last[i], 0, step.rows);
+    require_range("first", i, pairs.first[i], -1, step.rows);
+    if (pairs.first[i] >= 0) continue;
+    require_range("slot", i, pairs.slot[i], 0, ring.slots);
+    require_range("cell", i, pairs.cell[i], 0, ring.cells);
+  }
+}
+
+float pool(float score0, float score1, float latent0, float latent1) {
+  const float top = score0 > score1 ? score0 : score1;
+  const float e0 = std::exp(score0 - top);
+  const float e1 = std::exp(score1 - top);
+  const float sum = e0 + e1;
+  return latent0 * (e0 / sum) + latent1 * (e1 / sum);
+}
+
+}  // namespace
+
+template <class T>
+void compress_pairs(const PairStep& step, const PairRing& ring, const PairRows& pairs, int64_t dim, T* out) {
+  check(step, ring, pairs);
+  parallel_for(pairs.count, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const bool fresh = pairs.first[i] >= 0;
+      const float* first =
+          fresh ? step.data + pairs.first[i] * step.row_stride
+                : ring.data + pairs.slot[i] * ring.slot_stride + pairs.cell[i] * ring.cell_stride;
+      const float* first_latent = first + (fresh ? step.part_stride : ring.part_stride);
+      const float* last = step.data + pairs.last[i] * step.row_stride;
+      const float* last_latent = last + step.part_stride;
+      for (int64_t d = 0; d < dim; ++d) {
+        out[i * dim + d] = from_float<T>(pool(first[d], last[d], first_latent[d], last_latent[d]));
+      }
+    }
+  });
+}
+
+template void compress_pairs<float>(const PairStep&, const PairRing&, const PairRows&, int64_t, float*);
+template void compress_pairs<bf16>(const PairStep&, const PairRing&, const PairRows&, int64_t, bf16*);
+
+}  // namespace di
