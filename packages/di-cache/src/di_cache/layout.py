@@ -14,6 +14,8 @@ import enum
 import math
 from dataclasses import dataclass
 
+from di_kernels.ops.formats import EntryFormat
+
 REGION_ALIGNMENT = 32
 """Bytes that index, main KV and window regions are padded to (cache spec, 5 and 7.2)."""
 
@@ -36,38 +38,6 @@ class CacheNumerics(enum.Enum):
 
     RELEASE = "release"
     FLOAT32 = "float32"
-
-
-class EntryFormat(enum.Enum):
-    """Storage format of one cached vector (cache spec, 3)."""
-
-    FP8 = "fp8"
-    """e4m3 values, then one UE8M0 scale byte per 32."""
-    FP4 = "fp4"
-    """e2m1 values, two per byte, then one e4m3 scale byte per 16."""
-    MXFP4 = "mxfp4"
-    """e2m1 values, two per byte; one UE8M0 scale byte per 32, kept apart from the values (block-split)."""
-    FLOAT32 = "float32"
-    """Unquantised, no scales."""
-
-    @property
-    def group(self) -> int:
-        """Values that share one scale, 1 without scales. Vector lengths must be a multiple of it."""
-        return {EntryFormat.FP8: 32, EntryFormat.FP4: 16, EntryFormat.MXFP4: 32, EntryFormat.FLOAT32: 1}[self]
-
-    def value_bytes(self, dim: int) -> int:
-        """Bytes of the ``dim`` values of one entry."""
-        if self is EntryFormat.FLOAT32:
-            return FLOAT32_BYTES * dim
-        return dim if self is EntryFormat.FP8 else dim // 2
-
-    def scale_bytes(self, dim: int) -> int:
-        """Bytes of the scales of one entry of ``dim`` values."""
-        return 0 if self is EntryFormat.FLOAT32 else dim // self.group
-
-    def record_bytes(self, dim: int) -> int:
-        """Bytes of one entry of ``dim`` values, scales included."""
-        return self.value_bytes(dim) + self.scale_bytes(dim)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,12 @@ class Attention:
     """One layer's attention: window keys of its own, compressed entries of its KV source."""
 
     def __init__(
-        self, config: ModelConfig, role: LayerRole, weights: AttentionWeights, rope: RopeTables, numerics: Numerics
+        self,
+        config: ModelConfig,
+        role: LayerRole,
+        weights: AttentionWeights,
+        rope: RopeTables,
+        numerics: Numerics,
     ) -> None:
         self.text, self.role, self.weights, self.numerics = config.text, role, weights, numerics
         self.rope_table = rope.for_layer(role)
@@ -35,12 +40,16 @@ class Attention:
             else None
         )
         self.indexer = (
-            Indexer(config, role, weights.indexer, self.rope_table, numerics) if weights.indexer is not None else None
+            Indexer(config, role, weights.indexer, self.rope_table, numerics)
+            if weights.indexer is not None
+            else None
         )
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         """Attend with rows ``x [rows, hidden]`` (already normalised) and store their keys: ``[rows, hidden]``."""
-        q_latent = rms_norm(project(x, self.weights.wq_a, self.numerics), self.weights.q_norm, self.text.rms_norm_eps)
+        q_latent = rms_norm(
+            project(x, self.weights.wq_a, self.numerics), self.weights.q_norm, self.text.rms_norm_eps
+        )
         fresh = self.window_records(x, step.batch.positions, step)
         entries = self._entries(x, q_latent, step)
         y = self.attend(q_latent, fresh, entries, step)
@@ -49,7 +58,9 @@ class Attention:
 
     def window_records(self, x: Tensor, positions: Tensor, step: Step) -> Tensor:
         """Cache records of the window keys of rows ``x [rows, hidden]``: ``[rows, bytes]`` (or float32 values)."""
-        kv = rms_norm(project(x, self.weights.wkv, self.numerics), self.weights.kv_norm, self.text.rms_norm_eps)
+        kv = rms_norm(
+            project(x, self.weights.wkv, self.numerics), self.weights.kv_norm, self.text.rms_norm_eps
+        )
         kv = apply_rope(kv.unsqueeze(1), positions, self.rope_table).squeeze(1)
         return encode_records(kv, step.cache.layout.spec.window_format)
 
@@ -68,6 +79,7 @@ class Attention:
             fresh_start=window.fresh_start,
             begin=window.begin,
             end=window.end,
+            width=self.text.sliding_window,
         )
         out = sparse_attention(q, keys, entries, self.weights.sink, self.scale)
         out = apply_rope(out, positions, self.rope_table, inverse=True)

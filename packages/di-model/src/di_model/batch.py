@@ -110,7 +110,9 @@ def build_batch(
     """
     rows = StepRows.from_sequences(q_start, q_len, slots, block_table, layout.spec.block_size)
     if tokens.shape != rows.positions.shape:
-        raise ValueError(f"tokens has shape {list(tokens.shape)}; expected [{rows.positions.shape[0]}], one a row")
+        raise ValueError(
+            f"tokens has shape {list(tokens.shape)}; expected [{rows.positions.shape[0]}], one a row"
+        )
     ratios = sorted({layer.ratio for layer in layout.spec.layers if layer.ratio})
     return Batch(
         tokens=tokens.to(torch.int32),

@@ -9,7 +9,12 @@ from di_model.numerics import Numerics
 
 
 def cache_spec(
-    config: ModelConfig, numerics: Numerics, *, block_size: int = 128, draft: bool = True, max_draft_tokens: int = 5
+    config: ModelConfig,
+    numerics: Numerics,
+    *,
+    block_size: int = 128,
+    draft: bool = True,
+    max_draft_tokens: int = 5,
 ) -> CacheSpec:
     """Cache geometry of a model (cache specification, 2, 5 and 7).
 
@@ -27,7 +32,9 @@ def cache_spec(
         index_head_dim=text.index_head_dim,
         window=text.sliding_window,
         layers=tuple(
-            LayerCacheSpec(role.index, role.ratio, owns_kv=role.is_kv_source, owns_index=role.is_index_k_source)
+            LayerCacheSpec(
+                role.index, role.ratio, owns_kv=role.is_kv_source, owns_index=role.is_index_k_source
+            )
             for role in roles
         ),
         num_producer_layers=text.consumer_start,

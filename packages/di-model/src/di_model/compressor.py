@@ -56,7 +56,9 @@ class Compressor:
         entry = apply_rope(latent.unsqueeze(1), rows.rope_positions, self.rope_table).squeeze(1)
         records = encode_records(entry, spec.main_format)
         step.cache.entries(self.role.index)[rows.store.block, rows.store.entry] = records
-        step.observe("compressed_kv", self.role.index, decode_records(records, spec.main_format, latent.dtype))
+        step.observe(
+            "compressed_kv", self.role.index, decode_records(records, spec.main_format, latent.dtype)
+        )
 
     def _store_index_keys(self, latent: Tensor, weights: IndexerWeights, rows: EntryRows, step: Step) -> None:
         assert weights.wk is not None and weights.k_norm is not None  # an index-key source has both
@@ -71,4 +73,3 @@ class Compressor:
         entry_format = step.cache.layout.spec.index_format
         step.cache.index_values(layer)[at], scales[at] = encode(key, entry_format)
         step.observe("index_k", layer, round_trip(key, entry_format))
-

@@ -52,7 +52,13 @@ class DraftModel:
         numerics: Numerics,
     ) -> None:
         text = config.text
-        self.text, self.weights, self.embedding, self.head, self.numerics = text, weights, embedding, head, numerics
+        self.text, self.weights, self.embedding, self.head, self.numerics = (
+            text,
+            weights,
+            embedding,
+            head,
+            numerics,
+        )
         self.layers = tuple(
             DecoderLayer(config, role, layer, rope, numerics, top_k=text.dspark_num_experts_per_tok)
             for role, layer in zip(text.draft_layers, weights.layers, strict=True)
@@ -71,7 +77,9 @@ class DraftModel:
             layer.attention.store(layer.attention.window_records(context, step.batch.positions, step), step)
         return features
 
-    def forward(self, tokens: Tensor, positions: Tensor, slots: Tensor, cache: CachePool, length: int) -> DraftBlock:
+    def forward(
+        self, tokens: Tensor, positions: Tensor, slots: Tensor, cache: CachePool, length: int
+    ) -> DraftBlock:
         """Run one draft block per sequence (8.3).
 
         Args:

@@ -29,7 +29,9 @@ class Engram:
 
     def __call__(self, stream: Tensor, step: Step) -> Tensor:
         """A new trunk like ``stream [rows, m, hidden]``."""
-        windows = engram_windows(step.batch.last_tokens[:, : self.order].contiguous(), self.vocabulary, self.pad)
+        windows = engram_windows(
+            step.batch.last_tokens[:, : self.order].contiguous(), self.vocabulary, self.pad
+        )
         ids = engram_hash(windows, self.constants)
         rows = engram_gather(ids, self.weights.table, stream.dtype)
         kv = linear(rows, self.weights.wkv)  # the rows are the FP8 operand already

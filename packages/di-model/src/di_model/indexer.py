@@ -25,7 +25,12 @@ class Indexer:
     """Scores the visible entries of each row and keeps the best ``index_topk``."""
 
     def __init__(
-        self, config: ModelConfig, role: LayerRole, weights: IndexerWeights, rope_table: Tensor, numerics: Numerics
+        self,
+        config: ModelConfig,
+        role: LayerRole,
+        weights: IndexerWeights,
+        rope_table: Tensor,
+        numerics: Numerics,
     ) -> None:
         self.text, self.role, self.weights = config.text, role, weights
         self.rope_table, self.numerics = rope_table, numerics
@@ -38,7 +43,9 @@ class Indexer:
         width = max(int(visible.max()) if visible.numel() else 0, 1)
         tile = max(1, SCORES_PER_TILE // width)
         parts = [
-            self._select(q[i : i + tile], head_weights[i : i + tile], visible[i : i + tile], slice(i, i + tile), step)
+            self._select(
+                q[i : i + tile], head_weights[i : i + tile], visible[i : i + tile], slice(i, i + tile), step
+            )
             for i in range(0, max(q.shape[0], 1), tile)
         ]
         step.selected = torch.cat([selected for selected, _ in parts])

@@ -28,13 +28,18 @@ class EntryFormat(enum.Enum):
     FLOAT32 = "float32"
     """Plain float32 values, for the float32 numerics."""
 
+    @property
+    def group(self) -> int:
+        """Values that share one scale, 1 without scales; vector lengths are a multiple of it."""
+        return {"fp8": 32, "fp4": 16, "mxfp4": 32, "float32": 1}[self.value]
+
     def value_bytes(self, dim: int) -> int:
         """Bytes of the values of one record."""
         return {"fp8": dim, "fp4": dim // 2, "mxfp4": dim // 2, "float32": 4 * dim}[self.value]
 
     def scale_bytes(self, dim: int) -> int:
         """Bytes of the scales of one record."""
-        return {"fp8": dim // 32, "fp4": dim // 16, "mxfp4": dim // 32, "float32": 0}[self.value]
+        return 0 if self is EntryFormat.FLOAT32 else dim // self.group
 
     def record_bytes(self, dim: int) -> int:
         """Bytes of one record."""
@@ -52,7 +57,7 @@ def encode(x: Tensor, entry: EntryFormat) -> tuple[Tensor, Tensor]:
         ``(codes, scales)``, uint8 ``[..., value_bytes]`` and uint8 ``[..., scale_bytes]``.
     """
     check_dtype("x", x, *ACTIVATIONS)
-    check_multiple("the last dimension of x", x.shape[-1], 16 if entry is EntryFormat.FP4 else 32)
+    check_multiple("the last dimension of x", x.shape[-1], entry.group)
     if entry is EntryFormat.FLOAT32:
         raise ValueError("entry is FLOAT32; only FP8, FP4 and MXFP4 have codes and scales")
     return cast(tuple[Tensor, Tensor], kernel("formats", "encode", x)(x, entry))
@@ -94,6 +99,10 @@ def decode_records(records: Tensor, entry: EntryFormat, dtype: torch.dtype = tor
     if entry is EntryFormat.FLOAT32:
         return records.to(dtype)
     size = records.shape[-1]
-    dim = {EntryFormat.FP8: size * 32 // 33, EntryFormat.FP4: size * 16 // 9, EntryFormat.MXFP4: size * 32 // 17}[entry]
+    dim = {
+        EntryFormat.FP8: size * 32 // 33,
+        EntryFormat.FP4: size * 16 // 9,
+        EntryFormat.MXFP4: size * 32 // 17,
+    }[entry]
     split = entry.value_bytes(dim)
     return decode(records[..., :split], records[..., split:], entry, dtype)
