@@ -1,8 +1,10 @@
 """Sparse latent attention with a sink over window keys and selected compressed entries (attention specification, 10).
 
-Key and value are one vector shared by all heads. Keys are visited window first, then entries, each in position order,
-in pieces of 64 with a running maximum; probabilities are rounded to bfloat16 for the value product when the query is
-bfloat16, the denominator sums the unrounded ones. That is the release's arithmetic, bit for bit.
+Key and value are one vector shared by all heads. Keys are visited in columns: window keys in position order from column
+0, entries in order from column ``width`` (the window's size), whether the window is full or not. Columns go in pieces of
+64 with a running maximum, absent columns counting towards a piece. Probabilities are rounded to bfloat16 for the value
+product when the query is bfloat16, the denominator sums the unrounded ones. That is the release's arithmetic, bit for
+bit, and it makes the pieces of a row depend on nothing but the row.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ class WindowKeys:
         fresh: records of this step, uint8 ``[rows, bytes]`` or float32 ``[rows, dim]``.
         entry: format of the records.
         slot, split, fresh_start, begin, end: int32 ``[rows]``; ``begin >= end`` means no window key.
+        width: size of the sliding window: the column where entries start. A row with entries has at most ``width``
+            window keys.
     """
 
     ring: Tensor
@@ -44,6 +48,7 @@ class WindowKeys:
     fresh_start: Tensor
     begin: Tensor
     end: Tensor
+    width: int
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,9 @@ class EntryKeys:
     selected: Tensor
 
 
-def sparse_attention(q: Tensor, window: WindowKeys, entries: EntryKeys | None, sink: Tensor, scale: float) -> Tensor:
+def sparse_attention(
+    q: Tensor, window: WindowKeys, entries: EntryKeys | None, sink: Tensor, scale: float
+) -> Tensor:
     """Attention of each row over its window keys and its selected entries.
 
     Args:
@@ -91,7 +98,7 @@ def gathered_attention(q: Tensor, keys: Tensor, index: Tensor, sink: Tensor, sca
     Args:
         q: ``[rows, heads, dim]`` bfloat16 or float32.
         keys: ``[n, dim]`` in the type of ``q``.
-        index: int32 ``[rows, width]`` keys in order of visit; negative ones are skipped, one may stand more than once.
+        index: int32 ``[rows, width]`` key of each column, negative: absent; one key may stand more than once.
         sink: float32 ``[heads]``.
         scale: factor of the logits.
 

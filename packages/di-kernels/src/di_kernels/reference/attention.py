@@ -1,0 +1,83 @@
+"""Reference of the attention family (attention specification, 10.1 and 10.2)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from di_kernels.ops.attention import PIECE, EntryKeys, WindowKeys
+from di_kernels.reference.formats import decode_records
+from di_kernels.reference.linear import accumulator
+
+
+def sparse_attention(
+    q: Tensor, window: WindowKeys, entries: EntryKeys | None, sink: Tensor, scale: float
+) -> Tensor:
+    """See :func:`di_kernels.ops.attention.sparse_attention`."""
+    keys, present = _window(window, q.dtype)
+    if entries is not None:
+        # Entries start at a column that depends neither on the row nor on its neighbours.
+        missing = window.width - keys.shape[1]
+        keys, present = functional.pad(keys, (0, 0, 0, missing)), functional.pad(present, (0, missing))
+        more, there = _entries(entries, q.dtype)
+        keys, present = torch.cat([keys, more], dim=1), torch.cat([present, there], dim=1)
+    return _attend(q, keys, present, sink, scale)
+
+
+def gathered_attention(q: Tensor, keys: Tensor, index: Tensor, sink: Tensor, scale: float) -> Tensor:
+    """See :func:`di_kernels.ops.attention.gathered_attention`."""
+    return _attend(q, keys[index.long().clamp(min=0)], index >= 0, sink, scale)
+
+
+def _window(window: WindowKeys, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Keys ``[rows, n, dim]`` of positions ``begin..`` and whether each is before ``end``."""
+    width = max(int((window.end - window.begin).max()), 0) if window.end.numel() else 0
+    position = window.begin.long()[:, None] + torch.arange(width)
+    present = position < window.end[:, None]
+    in_ring = position < window.split[:, None]
+    cell = (position % window.ring.shape[1])[..., None]
+    ring = window.ring[window.slot.long()[:, None, None], cell].squeeze(2)
+    row = window.fresh_start.long()[:, None] + position - window.split[:, None]
+    fresh = window.fresh[torch.where(present & ~in_ring, row, 0)]
+    records = torch.where(in_ring[..., None], ring, fresh)
+    return decode_records(records, window.entry, dtype), present
+
+
+def _entries(entries: EntryKeys, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Keys ``[rows, k, dim]`` of the selected entries and whether each is one."""
+    per_block = entries.pages.shape[1]
+    present = entries.selected >= 0
+    number = torch.where(present, entries.selected, 0).long()
+    block = entries.block_table[entries.sequence.long()[:, None], number // per_block].long()
+    return decode_records(entries.pages[block, number % per_block], entries.entry, dtype), present
+
+
+def _attend(q: Tensor, keys: Tensor, present: Tensor, sink: Tensor, scale: float) -> Tensor:
+    """Softmax over ``keys [rows, n, dim]`` where ``present [rows, n]``, with the sink, in pieces of 64."""
+    # An absent record may decode to NaN, which a zero probability would not silence.
+    keys = torch.where(present[..., None], keys, torch.zeros((), dtype=keys.dtype))
+
+    rows, heads, dim = q.shape
+    wide = accumulator(q)
+    maximum = torch.full((rows, heads), -torch.inf)
+    denominator = torch.zeros(rows, heads)
+    output = torch.zeros(rows, heads, dim)
+    for start in range(0, keys.shape[1], PIECE):
+        piece, there = keys[:, start : start + PIECE], present[:, None, start : start + PIECE]
+        logits = torch.einsum("rhd,rnd->rhn", q.to(wide), piece.to(wide)).to(torch.float32) * scale
+        logits = torch.where(there, logits, -torch.inf)
+        grown = torch.maximum(maximum, logits.amax(dim=2))
+        # A row without keys so far keeps its maximum at -inf; the differences below must not become NaN.
+        base = torch.where(grown == -torch.inf, 0.0, grown)
+        probability = torch.exp(logits - base[..., None])
+        rescale = torch.exp(maximum - base)
+        denominator = denominator * rescale + probability.sum(dim=2)
+        rounded = probability.to(q.dtype).to(wide)
+        product = torch.einsum("rhn,rnd->rhd", rounded, piece.to(wide)).to(torch.float32)
+        output = output * rescale[..., None] + product
+        maximum = grown
+    any_key = (maximum > -torch.inf)[..., None]
+    base = torch.where(any_key[..., 0], maximum, 0.0)
+    denominator = denominator + torch.exp(sink - base)
+    return torch.where(any_key, output / denominator[..., None], 0.0).to(q.dtype)

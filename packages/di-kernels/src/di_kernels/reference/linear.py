@@ -1,0 +1,52 @@
+"""Reference of the linear family: matrices are expanded to plain values, then multiplied."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from di_kernels.ops.formats import EntryFormat
+from di_kernels.ops.linear import LinearWeight, WeightFormat
+from di_kernels.reference.formats import e2m1_decode, e4m3_decode, round_trip, ue8m0_decode, unpack_nibbles
+
+
+def dequantize(weight: LinearWeight, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The matrix ``[n, k]`` in ``dtype`` (checkpoint specification, 3.3 and 3.4).
+
+    FP8: one scale per 32x32 block; MXFP4: one per row and 32 inputs. Every stored value is exact in bfloat16
+    and in float32. Plain formats keep their gradient.
+    """
+    if weight.scale is None:
+        return weight.data.to(dtype)
+    scale = ue8m0_decode(weight.scale.contiguous()).repeat_interleave(32, dim=1)
+    if weight.format is WeightFormat.FP8:
+        values = e4m3_decode(weight.data.contiguous())
+        scale = scale.repeat_interleave(32, dim=0)
+    else:
+        values = e2m1_decode(unpack_nibbles(weight.data))
+    return (values * scale).to(dtype)
+
+
+def accumulator(x: Tensor) -> torch.dtype:
+    """Type in which products with ``x`` are summed.
+
+    Bfloat16 products summed in float64 are exact for every practical row, so the one rounding that the
+    formulas ask for is the only one. Float32 rows stay in float32, which is what that numerics means.
+    """
+    return torch.float64 if x.dtype == torch.bfloat16 else torch.float32
+
+
+def linear(x: Tensor, weight: LinearWeight, quantize_input: bool, out_dtype: torch.dtype) -> Tensor:
+    """See :func:`di_kernels.ops.linear.linear`."""
+    if quantize_input:
+        x = round_trip(x, EntryFormat.FP8)
+    wide = accumulator(x)
+    return (x.to(wide) @ dequantize(weight).to(wide).T).to(torch.float32).to(out_dtype)
+
+
+def grouped_linear(x: Tensor, weight: LinearWeight, groups: int) -> Tensor:
+    """See :func:`di_kernels.ops.linear.grouped_linear`."""
+    wide = accumulator(x)
+    matrices = dequantize(weight).to(wide).view(groups, -1, weight.shape[1])
+    product = torch.einsum("tgk,gnk->tgn", x.to(wide), matrices)
+    return product.flatten(1).to(torch.float32).to(x.dtype)
