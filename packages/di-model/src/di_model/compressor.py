@@ -61,7 +61,8 @@ class Compressor:
         )
 
     def _store_index_keys(self, latent: Tensor, weights: IndexerWeights, rows: EntryRows, step: Step) -> None:
-        assert weights.wk is not None and weights.k_norm is not None  # an index-key source has both
+        assert weights.wk is not None  # an index-key source has both
+        assert weights.k_norm is not None
         key = rms_norm(linear(latent, weights.wk), weights.k_norm, self.eps)
         key = apply_rope(key.unsqueeze(1), rows.rope_positions, self.rope_table).squeeze(1)
         layer, at = self.role.index, (rows.store.block, rows.store.entry)

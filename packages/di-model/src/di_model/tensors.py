@@ -88,7 +88,7 @@ def is_draft_tensor(name: str) -> bool:
 
 
 def is_ignored_tensor(name: str) -> bool:
-    """Copies of the embedding and the head in a draft layer, which the draft model shares with the backbone (4.7)."""
+    """Copies of embedding and head in a draft layer: the draft model uses those of the backbone (4.7)."""
     fields = name.split(".")
     return (
         len(fields) == 4 and fields[0] == "mtp" and fields[2] in ("embed", "head") and fields[3] == "weight"

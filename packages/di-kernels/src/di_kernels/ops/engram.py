@@ -35,7 +35,7 @@ def engram_windows(tokens: Tensor, vocabulary: Tensor, pad: int) -> Tensor:
 
     Args:
         tokens: int32 ``[rows, n]``; column ``k`` is the token ``k`` positions back, -1 before the sequence start.
-        vocabulary: int32 ``[ids]`` compressed id of each token id. A token id outside it (an image position) is a barrier.
+        vocabulary: int32 ``[ids]`` compressed id of each token id. An id outside it (an image position) is a barrier.
         pad: compressed id of the padding token.
 
     Returns:
@@ -76,7 +76,9 @@ def engram_gather(ids: Tensor, table: EngramTable, dtype: torch.dtype) -> Tensor
     return cast(Tensor, kernel("engram", "engram_gather", ids)(ids, table, dtype))
 
 
-def engram_inject(stream: Tensor, kv: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float, active: Tensor) -> Tensor:
+def engram_inject(
+    stream: Tensor, kv: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float, active: Tensor
+) -> Tensor:
     """Gate and add the looked-up value to every stream (5.6).
 
     Args:
@@ -93,4 +95,6 @@ def engram_inject(stream: Tensor, kv: Tensor, q_weight: Tensor, k_weight: Tensor
     check_dtype("kv", kv, stream.dtype)
     check_shape("kv", kv, stream.shape[0], (stream.shape[1] + 1) * stream.shape[2])
     check_dtype("active", active, torch.bool)
-    return cast(Tensor, kernel("engram", "engram_inject", stream)(stream, kv, q_weight, k_weight, eps, active))
+    return cast(
+        Tensor, kernel("engram", "engram_inject", stream)(stream, kv, q_weight, k_weight, eps, active)
+    )

@@ -32,7 +32,9 @@ class HyperMixes(NamedTuple):
     comb: Tensor
 
 
-def hyper_mixes(stream: Tensor, fn: Tensor, base: Tensor, scale: Tensor, constants: HyperConstants) -> HyperMixes:
+def hyper_mixes(
+    stream: Tensor, fn: Tensor, base: Tensor, scale: Tensor, constants: HyperConstants
+) -> HyperMixes:
     """Coefficients of a sub-layer from the trunk it finds (3.2, 3.3).
 
     Args:
@@ -52,7 +54,9 @@ def hyper_mixes(stream: Tensor, fn: Tensor, base: Tensor, scale: Tensor, constan
     return cast(HyperMixes, kernel("hyper", "hyper_mixes", stream)(stream, fn, base, scale, constants))
 
 
-def hyper_coefficients(z: Tensor, base: Tensor, scale: Tensor, constants: HyperConstants, m: int) -> HyperMixes:
+def hyper_coefficients(
+    z: Tensor, base: Tensor, scale: Tensor, constants: HyperConstants, m: int
+) -> HyperMixes:
     """The part of :func:`hyper_mixes` after the projection: float32 ``z [rows, m(m+2)]`` to coefficients."""
     check_dtype("z", z, torch.float32)
     check_shape("z", z, None, m * (m + 2))
@@ -75,6 +79,6 @@ def hyper_post(stream: Tensor, y: Tensor, mixes: HyperMixes) -> Tensor:
 
 
 def stream_mean(stream: Tensor) -> Tensor:
-    """Mean over the streams (backbone 8.1): float32 sum in stream order times ``1/m``, rounded once: ``[rows, dim]``."""
+    """Mean over the streams (backbone 8.1), summed in float32 in stream order, rounded once: ``[rows, dim]``."""
     check_dtype("stream", stream, *ACTIVATIONS)
     return cast(Tensor, kernel("hyper", "stream_mean", stream)(stream))

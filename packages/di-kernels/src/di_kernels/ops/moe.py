@@ -15,7 +15,7 @@ from di_kernels.ops.linear import LinearWeight
 
 @dataclass(frozen=True, eq=False)
 class ExpertWeights:
-    """Weights of one or more SwiGLU MLPs of equal shape: gate ``w1 [inter, dim]``, up ``w3``, down ``w2 [dim, inter]``."""
+    """SwiGLU MLPs of equal shape: gate ``w1 [inter, dim]``, up ``w3 [inter, dim]``, down ``w2 [dim, inter]``."""
 
     w1: tuple[LinearWeight, ...]
     w3: tuple[LinearWeight, ...]
