@@ -29,7 +29,8 @@ def hyper_coefficients(
 
 def sinkhorn(mixing: Tensor, eps: float, iterations: int) -> Tensor:
     """Alternating row and column normalisation of ``[rows, m, m]`` logits (3.3)."""
-    p = torch.softmax(mixing, dim=2) + eps
+    e = torch.exp(mixing - mixing.amax(dim=2, keepdim=True))
+    p = e / e.sum(dim=2, keepdim=True) + eps
     p = p / (p.sum(dim=1, keepdim=True) + eps)
     for _ in range(iterations - 1):
         p = p / (p.sum(dim=2, keepdim=True) + eps)
