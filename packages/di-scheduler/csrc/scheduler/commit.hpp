@@ -1,0 +1,38 @@
+// The one place that decides which tokens a sequence keeps and when it ends by itself.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "scheduler/sequence.hpp"
+#include "scheduler/types.hpp"
+
+namespace di::scheduler {
+
+struct Committed {
+  std::int32_t num_tokens = 0;  // kept, from the front of what was offered
+  FinishReason finish = FinishReason::kNone;
+};
+
+// Appends tokens one at a time until a stop rule holds; what follows a stop is dropped. Rules, after each
+// token:
+//   1. an end-of-sequence id (unless ignored) or a stop id, if at least min_tokens tokens precede it: that
+//   token is
+//      the last one kept;
+//   2. max_tokens generated, or length_limit tokens in all: LENGTH.
+class Committer {
+ public:
+  explicit Committer(std::int32_t length_limit) : length_limit_(length_limit) {}
+
+  // `computed` positions of the sequence are in the cache after this step. Fewer tokens than computed rows
+  // (rejected drafts) shorten the progress; more tokens (forced ones) leave rows for the next step. An offer
+  // that no healthy step makes (no token, a negative one) keeps nothing and ends the sequence with ERROR.
+  Committed commit(Sequence& sequence, std::int32_t computed, std::span<const Token> tokens) const;
+
+ private:
+  FinishReason check_stop(const Sequence& sequence) const;
+
+  std::int32_t length_limit_;
+};
+
+}  // namespace di::scheduler
