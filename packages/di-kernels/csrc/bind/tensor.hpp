@@ -65,6 +65,11 @@ struct DType<float> {
   static constexpr const char* name = "float32";
 };
 template <>
+struct DType<double> {
+  static constexpr uint8_t code = 2, bits = 64;
+  static constexpr const char* name = "float64";
+};
+template <>
 struct DType<bf16> {
   static constexpr uint8_t code = 4, bits = 16;
   static constexpr const char* name = "bfloat16";

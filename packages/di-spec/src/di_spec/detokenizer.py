@@ -18,8 +18,8 @@ class UnsupportedTokenizerError(ValueError):
 class TokenBytes:
     """The bytes behind each token of a byte-level BPE tokenizer. One per tokenizer, shared by all requests.
 
-    A vocabulary entry spells one byte per character (the GPT-2 table). An entry with a character outside that table
-    is literal text, which is how ``tokenizers`` treats added tokens too.
+    A vocabulary entry spells one byte per character (the GPT-2 table). An entry with a character outside that
+    table is literal text, which is how ``tokenizers`` treats added tokens too.
 
     Raises UnsupportedTokenizerError unless the tokenizer's decoder is ``ByteLevel``.
     """
@@ -27,7 +27,7 @@ class TokenBytes:
     def __init__(self, tokenizer: Tokenizer) -> None:
         if not isinstance(tokenizer.decoder, ByteLevel):
             raise UnsupportedTokenizerError(
-                f"tokenizer.decoder: got {type(tokenizer.decoder).__name__}, allowed: ByteLevel (byte-level BPE)"
+                f"tokenizer.decoder: got {type(tokenizer.decoder).__name__}, allowed: ByteLevel"
             )
         self._tokenizer = tokenizer
         self._byte_of_character = _byte_of_character()
@@ -60,13 +60,17 @@ class TokenBytes:
 class IncrementalDetokenizer:
     """Turns one request's tokens into text deltas; each token costs its own bytes only.
 
-    Bytes that begin a character are held until it is complete. Bytes that can no longer become a character turn into
-    U+FFFD as soon as that is certain, by the same rule as a decode of the whole sequence, so that joined deltas equal
-    ``tokenizer.decode(output_ids)``. If the prompt ends inside a character, the first delta completes it.
+    Bytes that begin a character are held until it is complete. Bytes that can no longer become a character
+    turn into U+FFFD as soon as that is certain, by the same rule as a decode of the whole sequence, so that
+    joined deltas equal ``tokenizer.decode(output_ids)``. If the prompt ends inside a character, the first
+    delta completes it.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer | TokenBytes, prompt_ids: Sequence[int] = (), skip_special_tokens: bool = True
+        self,
+        tokenizer: Tokenizer | TokenBytes,
+        prompt_ids: Sequence[int] = (),
+        skip_special_tokens: bool = True,
     ) -> None:
         self._table = tokenizer if isinstance(tokenizer, TokenBytes) else TokenBytes(tokenizer)
         self._skip_special = skip_special_tokens
@@ -88,7 +92,7 @@ class IncrementalDetokenizer:
         return self._table[token_id]
 
     def _tail(self, prompt_ids: Sequence[int]) -> bytes:
-        """The prompt's last bytes, as many as can hold an unfinished character. UTF-8 finds its own boundaries."""
+        """The prompt's last bytes, enough for an unfinished character (UTF-8 finds its own boundaries)."""
         tail = b""
         for index in range(len(prompt_ids) - 1, -1, -1):
             if len(tail) >= _LONGEST_PARTIAL:
@@ -98,7 +102,7 @@ class IncrementalDetokenizer:
 
 
 def _byte_of_character() -> dict[str, int]:
-    """The GPT-2 byte alphabet: printable Latin-1 stands for itself, the other bytes for U+0100 onwards, in order."""
+    """The GPT-2 byte alphabet: printable Latin-1 is itself, the other bytes are U+0100 onwards, in order."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}

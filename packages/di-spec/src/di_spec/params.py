@@ -25,7 +25,7 @@ _CHILD_INCREMENT = 0x9E3779B97F4A7C15
 
 
 class InvalidParameterError(ValueError):
-    """A sampling parameter is outside what is allowed; ``field``, ``value`` and ``allowed`` say which and how."""
+    """A sampling parameter is not allowed; ``field``, ``value`` and ``allowed`` say which and why."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         super().__init__(f"{field}: got {value!r}, allowed: {allowed}")
@@ -34,14 +34,16 @@ class InvalidParameterError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """Sampling parameters of one request. Every field is checked and brought to its plain Python type on construction.
+    """Sampling parameters of one request, checked and brought to plain Python types on construction.
 
     temperature: >= 0; below 1e-5 the arg-max is taken and the filters are off.
     top_p: in (0, 1]; smallest set of most probable tokens whose mass reaches it. 1 is off.
     top_k: -1 or 0 is off, else the k most probable tokens.
     min_p: in [0, 1]; drops tokens less probable than min_p times the most probable one. 0 is off.
-    repetition_penalty: > 0; divides positive and multiplies negative logits of tokens in prompt or output. 1 is off.
-    presence_penalty, frequency_penalty: in [-2, 2]; subtracted once, or once an occurrence, for tokens of the output.
+    repetition_penalty: > 0; divides positive and multiplies negative logits of tokens in prompt or output. 1
+        is off.
+    presence_penalty, frequency_penalty: in [-2, 2]; subtracted once, or once an occurrence, for tokens of the
+        output.
     logit_bias: token id -> value in [-100, 100] added to the logit; at most 256 entries.
     max_tokens: most tokens to generate, >= 1; None means up to the model length.
     min_tokens: no end by EOS, stop token or stop string before this many tokens.
@@ -100,9 +102,13 @@ class SamplingParams:
         if self.logit_bias is not None:
             self._set("logit_bias", _logit_bias(self.logit_bias))
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise InvalidParameterError("min_tokens", self.min_tokens, f"at most max_tokens ({self.max_tokens})")
+            raise InvalidParameterError(
+                "min_tokens", self.min_tokens, f"at most max_tokens ({self.max_tokens})"
+            )
         if self.stop_strings and not self.detokenize:
-            raise InvalidParameterError("stop", self.stop, "none when detokenize is False (stop strings need the text)")
+            raise InvalidParameterError(
+                "stop", self.stop, "none when detokenize is False (stop strings need the text)"
+            )
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -128,7 +134,9 @@ class SamplingParams:
         known = {entry.name for entry in dataclasses.fields(cls)}
         unknown = sorted(str(key) for key in values if key not in known)
         if unknown:
-            raise InvalidParameterError("sampling parameters", unknown, f"only the keys {', '.join(sorted(known))}")
+            raise InvalidParameterError(
+                "sampling parameters", unknown, f"only the keys {', '.join(sorted(known))}"
+            )
         return cls(**values)
 
     def validate_for(self, vocab_size: int) -> None:
@@ -146,8 +154,8 @@ class SamplingParams:
     def children(self) -> tuple[SamplingParams, ...]:
         """The ``n`` single requests this one stands for.
 
-        Child 0 keeps the seed, so that it equals the request with ``n=1``; the others get distinct seeds that are a
-        function of (seed, index) only. Without a seed each child draws its own.
+        Child 0 keeps the seed, so that it equals the request with ``n=1``; the others get distinct seeds that
+        are a function of (seed, index) only. Without a seed each child draws its own.
         """
         if self.n == 1:
             return (self,)
@@ -158,8 +166,8 @@ class SamplingParams:
 def child_seed(seed: int, index: int) -> int:
     """Return the 64-bit seed of continuation ``index``: ``seed`` itself for 0, else a bijective mix of it.
 
-    The mix is the finaliser of SplitMix64 over ``seed + index * 0x9E3779B97F4A7C15`` (mod 2^64): for one seed no two
-    indices share a result, and neighbouring seeds have unrelated children.
+    The mix is the finaliser of SplitMix64 over ``seed + index * 0x9E3779B97F4A7C15`` (mod 2^64): for one seed
+    no two indices share a result, and neighbouring seeds have unrelated children.
     """
     if index == 0:
         return seed % _U64
@@ -234,7 +242,9 @@ def _logit_bias(value: object) -> dict[int, float]:
     if not isinstance(value, Mapping):
         raise InvalidParameterError("logit_bias", value, "a mapping of token id to number, or None")
     if len(value) > MAX_LOGIT_BIAS_ENTRIES:
-        raise InvalidParameterError("logit_bias", f"{len(value)} entries", f"at most {MAX_LOGIT_BIAS_ENTRIES} entries")
+        raise InvalidParameterError(
+            "logit_bias", f"{len(value)} entries", f"at most {MAX_LOGIT_BIAS_ENTRIES} entries"
+        )
     return {
         _integer("logit_bias key", token, 0, _MAX_INT): _real(
             f"logit_bias[{token!r}]", bias, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS, open_low=False

@@ -32,9 +32,9 @@ class _Pattern:
 class StopMatcher:
     """Finds the first stop string in a stream and lets through only text that can no longer belong to one.
 
-    "First" is the one that completes first; of several that complete on the same character, the longest (it starts
-    earliest). The result does not depend on how the text is cut into pieces, and each character costs O(1) per stop
-    string.
+    "First" is the one that completes first; of several that complete on the same character, the longest (it
+    starts earliest). The result does not depend on how the text is cut into pieces, and each character costs
+    O(1) per stop string.
     """
 
     def __init__(self, stops: Sequence[str], include_stop_str_in_output: bool = False) -> None:

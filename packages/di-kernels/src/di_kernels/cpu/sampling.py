@@ -1,0 +1,100 @@
+"""CPU kernels of the sampling family."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from di_kernels import _native
+from di_kernels.ops.sampling import DrawPurpose
+
+
+def philox(seeds: Tensor, positions: Tensor, purpose: DrawPurpose, count: int) -> Tensor:
+    """See :func:`di_kernels.ops.sampling.philox`."""
+    out = torch.empty(seeds.shape[0], count, dtype=torch.int64)
+    _native.philox(seeds.contiguous(), positions.contiguous(), int(purpose), out)
+    return out
+
+
+def all_finite(logits: Tensor) -> Tensor:
+    """See :func:`di_kernels.ops.sampling.all_finite`."""
+    out = torch.empty(logits.shape[0], dtype=torch.bool)
+    _native.all_finite(_rows(logits), out)
+    return out
+
+
+def argmax(logits: Tensor) -> Tensor:
+    """See :func:`di_kernels.ops.sampling.argmax`."""
+    out = torch.empty(logits.shape[0], dtype=torch.int64)
+    _native.argmax(_rows(logits), out)
+    return out
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    """See :func:`di_kernels.ops.sampling.log_softmax`."""
+    out = torch.empty(logits.shape, dtype=torch.float32)
+    _native.log_softmax(_rows(logits), out)
+    return out
+
+
+def logprobs_at(logits: Tensor, ids: Tensor) -> Tensor:
+    """See :func:`di_kernels.ops.sampling.logprobs_at`."""
+    out = torch.empty(logits.shape[0], dtype=torch.float32)
+    _native.logprobs_at(_rows(logits), ids.contiguous(), out)
+    return out
+
+
+def token_ranks(logits: Tensor, ids: Tensor) -> Tensor:
+    """See :func:`di_kernels.ops.sampling.token_ranks`."""
+    out = torch.empty(logits.shape[0], dtype=torch.int64)
+    _native.token_ranks(_rows(logits), ids.contiguous(), out)
+    return out
+
+
+def top_logprobs(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """See :func:`di_kernels.ops.sampling.top_logprobs`."""
+    ids = torch.empty(logits.shape[0], k, dtype=torch.int64)
+    logprobs = torch.empty(logits.shape[0], k, dtype=torch.float32)
+    _native.top_logprobs(_rows(logits), ids, logprobs)
+    return ids, logprobs
+
+
+def apply_penalties(
+    logits: Tensor,
+    row_starts: Tensor,
+    token_ids: Tensor,
+    output_counts: Tensor,
+    repetition: Tensor,
+    presence: Tensor,
+    frequency: Tensor,
+) -> None:
+    """See :func:`di_kernels.ops.sampling.apply_penalties`."""
+    entries = (row_starts, token_ids, output_counts)
+    factors = (repetition, presence, frequency)
+    _native.apply_penalties(logits, *(t.contiguous() for t in entries), *(t.contiguous() for t in factors))
+
+
+def apply_bias(logits: Tensor, row_starts: Tensor, token_ids: Tensor, values: Tensor) -> None:
+    """See :func:`di_kernels.ops.sampling.apply_bias`."""
+    _native.apply_bias(logits, row_starts.contiguous(), token_ids.contiguous(), values.contiguous())
+
+
+def sample(
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+) -> Tensor:
+    """See :func:`di_kernels.ops.sampling.sample`."""
+    out = torch.empty(logits.shape[0], dtype=torch.int64)
+    parameters = (temperature, top_k, top_p, min_p, seeds, positions)
+    _native.sample(_rows(logits), *(t.contiguous() for t in parameters), out)
+    return out
+
+
+def _rows(logits: Tensor) -> Tensor:
+    """The logits with dense rows; a slice of rows or columns is taken as it lies."""
+    return logits if logits.stride(1) == 1 else logits.contiguous()

@@ -1,0 +1,261 @@
+"""Logits to tokens and log-probabilities (decoding specification, 3 to 5).
+
+Every result of a row is a function of that row's logits and parameters alone. How it is computed is part of
+the contract, because the bits are:
+
+* Softmax weights are ``e_i = exp((x_i - max x) / T)`` in float64 by a fixed polynomial (degree 13 after
+  reduction by ln 2; below e^-708 the weight is 0), so no library or vector width takes part. A sum over
+  columns adds column ``c`` to partial sum ``c mod 16`` in ascending order and folds the sixteen in a tree
+  (8, 4, 2, 1 apart).
+* Log-probabilities are ``(x_i - max x) - ln sum e``, in float64, rounded once to float32.
+* Columns are ranked by logit descending, equal logits (``-0`` equals ``+0``) by lower column, NaN last.
+* Random numbers are Philox4x32-10 in the cuRAND convention: key = seed, subsequence = ``3 * position +
+  purpose``, offset 0. They depend on nothing else.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from di_kernels.dispatch import kernel
+from di_kernels.ops.checks import check_dtype, check_shape
+
+
+class DrawPurpose(enum.IntEnum):
+    """What a random number is for; keeps the streams of one position apart (decoding specification, 5.1)."""
+
+    FRESH = 0
+    RESIDUAL = 1
+    ACCEPT = 2
+
+
+def philox(seeds: Tensor, positions: Tensor, purpose: DrawPurpose, count: int) -> Tensor:
+    """The first ``count`` 32-bit numbers of the stream of each (seed, position, purpose).
+
+    Args:
+        seeds: int64 ``[rows]``, the bits of an unsigned 64-bit seed.
+        positions: int64 ``[rows]``, not negative.
+        purpose: one for all rows.
+        count: at least 0.
+
+    Returns:
+        int64 ``[rows, count]``, values in ``[0, 2^32)``.
+    """
+    _check_streams(seeds, positions, seeds.shape[0])
+    if count < 0:
+        raise ValueError(f"count is {count}; it must be at least 0")
+    return cast(Tensor, kernel("sampling", "philox", seeds)(seeds, positions, purpose, count))
+
+
+def all_finite(logits: Tensor) -> Tensor:
+    """Whether each row of float32 ``[rows, vocab]`` is free of NaN and infinities; bool ``[rows]``."""
+    _check_logits(logits)
+    return cast(Tensor, kernel("sampling", "all_finite", logits)(logits))
+
+
+def argmax(logits: Tensor) -> Tensor:
+    """Column of the largest logit of each row, the lowest one of equals.
+
+    Args:
+        logits: float32 ``[rows, vocab]``.
+
+    Returns:
+        int64 ``[rows]``; -1 for a row with NaN, with +inf, or with nothing above -inf.
+    """
+    _check_logits(logits)
+    return cast(Tensor, kernel("sampling", "argmax", logits)(logits))
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    """Log-probabilities of each row, float32 ``[rows, vocab]``.
+
+    A row with NaN, with +inf, or with nothing above -inf has no distribution: all its results are NaN.
+    """
+    _check_logits(logits)
+    return cast(Tensor, kernel("sampling", "log_softmax", logits)(logits))
+
+
+def logprobs_at(logits: Tensor, ids: Tensor) -> Tensor:
+    """``log_softmax(logits)[r, ids[r]]`` without the rest, float32 ``[rows]``.
+
+    Args:
+        logits: float32 ``[rows, vocab]``.
+        ids: int64 ``[rows]`` in ``[0, vocab)``.
+    """
+    _check_logits(logits)
+    _check_ids("ids", ids, logits.shape[0], logits.shape[1])
+    return cast(Tensor, kernel("sampling", "logprobs_at", logits)(logits, ids))
+
+
+def token_ranks(logits: Tensor, ids: Tensor) -> Tensor:
+    """Rank of ``ids[r]`` in row ``r`` by descending logit, counted from 1; equal logits rank by lower column.
+
+    Args:
+        logits: float32 ``[rows, vocab]``.
+        ids: int64 ``[rows]`` in ``[0, vocab)``.
+
+    Returns:
+        int64 ``[rows]``.
+    """
+    _check_logits(logits)
+    _check_ids("ids", ids, logits.shape[0], logits.shape[1])
+    return cast(Tensor, kernel("sampling", "token_ranks", logits)(logits, ids))
+
+
+def top_logprobs(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The ``k`` most probable columns of each row, best first, equals by lower column.
+
+    Args:
+        logits: float32 ``[rows, vocab]``.
+        k: in ``[0, vocab]``.
+
+    Returns:
+        Columns int64 ``[rows, k]``, and float32 ``[rows, k]``: the bits of ``log_softmax`` there.
+    """
+    _check_logits(logits)
+    if not 0 <= k <= logits.shape[1]:
+        raise ValueError(f"k is {k}; it must be in [0, {logits.shape[1]}] (columns of the logits)")
+    return cast("tuple[Tensor, Tensor]", kernel("sampling", "top_logprobs", logits)(logits, k))
+
+
+def apply_penalties(
+    logits: Tensor,
+    row_starts: Tensor,
+    token_ids: Tensor,
+    output_counts: Tensor,
+    repetition: Tensor,
+    presence: Tensor,
+    frequency: Tensor,
+) -> None:
+    """Penalise, in place, tokens seen before. Row ``r`` has entries ``row_starts[r] .. row_starts[r+1]-1``.
+
+    For each entry, in float32 and in this order: a positive logit is divided by ``repetition``, another is
+    multiplied; ``frequency * count`` is subtracted; where ``count > 0``, ``presence`` is subtracted.
+
+    Args:
+        logits: float32 ``[rows, vocab]``, contiguous in its last dimension; edited.
+        row_starts: int64 ``[rows + 1]``, ascending from 0 to the number of entries.
+        token_ids: int64 ``[entries]`` in ``[0, vocab)``, distinct within a row: tokens of the prompt or the
+            output.
+        output_counts: int32 ``[entries]``: occurrences in the output, 0 for a token of the prompt only.
+        repetition, presence, frequency: float32 ``[rows]``.
+    """
+    _check_entries(logits, row_starts, token_ids)
+    check_dtype("output_counts", output_counts, torch.int32)
+    check_shape("output_counts", output_counts, token_ids.shape[0])
+    for name, values in (("repetition", repetition), ("presence", presence), ("frequency", frequency)):
+        check_dtype(name, values, torch.float32)
+        check_shape(name, values, logits.shape[0])
+    kernel("sampling", "apply_penalties", logits)(
+        logits, row_starts, token_ids, output_counts, repetition, presence, frequency
+    )
+
+
+def apply_bias(logits: Tensor, row_starts: Tensor, token_ids: Tensor, values: Tensor) -> None:
+    """Add ``values`` to single logits, in place; ``-inf`` forbids a token.
+
+    Args:
+        logits: float32 ``[rows, vocab]``, contiguous in its last dimension; edited.
+        row_starts: int64 ``[rows + 1]``, ascending from 0 to the number of entries.
+        token_ids: int64 ``[entries]`` in ``[0, vocab)``; one that is listed twice gets both values, in order.
+        values: float32 ``[entries]``.
+    """
+    _check_entries(logits, row_starts, token_ids)
+    check_dtype("values", values, torch.float32)
+    check_shape("values", values, token_ids.shape[0])
+    kernel("sampling", "apply_bias", logits)(logits, row_starts, token_ids, values)
+
+
+def sample(
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+) -> Tensor:
+    """Draw one column from each row.
+
+    Below a temperature of 1e-5 the result is ``argmax`` and the filters are off. Otherwise all three filters
+    look at the softmax of ``logits / temperature`` over the whole row (decoding specification, 4.3), and what
+    all of them keep is drawn from:
+
+    * top_k keeps the first ``k`` columns by rank; it is off unless ``1 <= k < vocab``.
+    * top_p keeps the shortest prefix by rank whose mass reaches ``top_p``; off at 1. The mass is the float64
+      sum of ``e_i`` in rank order, compared with ``top_p`` times the sum over all columns.
+    * min_p keeps ``e_i >= min_p`` (the most probable column has ``e = 1``); off at 0.
+
+    The draw (5.2): column weights ``w_i = floor(e_i / kept mass * 2^31)``, total ``W``; numbers of the FRESH
+    stream are taken until one is below ``floor((2^32 - 1) / W) * W``; modulo ``W`` it falls into the interval
+    of one column. Intervals follow each other in plain column order for every vocabulary size.
+
+    Args:
+        logits: float32 ``[rows, vocab]``.
+        temperature, top_p, min_p: float64 ``[rows]``, in [0, inf), (0, 1] and [0, 1]; else ValueError.
+        top_k: int64 ``[rows]``.
+        seeds: int64 ``[rows]``, the bits of an unsigned 64-bit seed.
+        positions: int64 ``[rows]``, not negative: absolute index of the token to be produced.
+
+    Returns:
+        int64 ``[rows]``; -1 for a row with NaN, with +inf, or with nothing above -inf.
+    """
+    _check_logits(logits)
+    rows = logits.shape[0]
+    for name, values in (("temperature", temperature), ("top_p", top_p), ("min_p", min_p)):
+        check_dtype(name, values, torch.float64)
+        check_shape(name, values, rows)
+    _check_range("temperature", temperature, (temperature >= 0) & (temperature < math.inf), "[0, inf)")
+    _check_range("top_p", top_p, (top_p > 0) & (top_p <= 1), "(0, 1]")
+    _check_range("min_p", min_p, (min_p >= 0) & (min_p <= 1), "[0, 1]")
+    check_dtype("top_k", top_k, torch.int64)
+    check_shape("top_k", top_k, rows)
+    _check_streams(seeds, positions, rows)
+    return cast(
+        Tensor,
+        kernel("sampling", "sample", logits)(logits, temperature, top_k, top_p, min_p, seeds, positions),
+    )
+
+
+def _check_logits(logits: Tensor) -> None:
+    check_dtype("logits", logits, torch.float32)
+    check_shape("logits", logits, None, None)
+    if logits.shape[1] == 0 or logits.shape[1] >= 2**31:
+        raise ValueError(f"logits has {logits.shape[1]} columns; allowed: 1 to {2**31 - 1}")
+
+
+def _check_range(name: str, values: Tensor, valid: Tensor, allowed: str) -> None:
+    if not bool(valid.all()):
+        raise ValueError(f"{name} holds {values[~valid].tolist()}; allowed: {allowed}")
+
+
+def _check_ids(name: str, ids: Tensor, count: int | None, vocab_size: int) -> None:
+    check_dtype(name, ids, torch.int64)
+    check_shape(name, ids, count)
+    if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= vocab_size):
+        raise ValueError(f"{name} spans {int(ids.min())}..{int(ids.max())}; allowed: 0..{vocab_size - 1}")
+
+
+def _check_streams(seeds: Tensor, positions: Tensor, rows: int) -> None:
+    for name, values in (("seeds", seeds), ("positions", positions)):
+        check_dtype(name, values, torch.int64)
+        check_shape(name, values, rows)
+    if rows and int(positions.min()) < 0:
+        raise ValueError(f"positions holds {int(positions.min())}; positions must not be negative")
+
+
+def _check_entries(logits: Tensor, row_starts: Tensor, token_ids: Tensor) -> None:
+    _check_logits(logits)
+    if logits.shape[1] > 1 and logits.stride(1) != 1:
+        raise ValueError("logits must be contiguous in its last dimension (it is edited in place)")
+    _check_ids("token_ids", token_ids, None, logits.shape[1])
+    check_dtype("row_starts", row_starts, torch.int64)
+    check_shape("row_starts", row_starts, logits.shape[0] + 1)
+    starts = row_starts.tolist()
+    if starts[0] != 0 or starts[-1] != token_ids.shape[0] or sorted(starts) != starts:
+        raise ValueError(f"row_starts is {starts}; it must ascend from 0 to the {token_ids.shape[0]} entries")

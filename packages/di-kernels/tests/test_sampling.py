@@ -1,0 +1,318 @@
+"""Sampling operations: every backend against the reference bit for bit, and both against their
+definitions."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from di_kernels.ops import sampling as ops
+from di_kernels.ops.sampling import DrawPurpose
+from di_kernels.reference import sampling as reference
+from di_kernels.testing import (
+    Hostile,
+    assert_same_bits,
+    assert_same_values,
+    device_backends,
+    hostile,
+    threads,
+    with_gaps,
+    with_row_gaps,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+BACKENDS = device_backends("sampling")
+VOCAB_SIZES = (1, 2, 3, 31, 32, 33, 513)
+INF = math.inf
+
+
+def parameters(rows: int, seed: int = 0) -> dict[str, Tensor]:
+    """Every combination of filters over the rows, greedy rows included."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def choose(values: list[float], dtype: torch.dtype) -> Tensor:
+        index = torch.randint(0, len(values), (rows,), generator=generator)
+        return torch.tensor(values, dtype=dtype)[index]
+
+    return {
+        "temperature": choose([0.0, 1e-5, 0.3, 1.0, 5.0, 1e6], torch.float64),
+        "top_k": choose([-1, 0, 1, 2, 7, 40, 10**6], torch.int64),
+        "top_p": choose([1e-9, 0.1, 0.5, 0.9, 0.999999, 1.0, 1.0], torch.float64),
+        "min_p": choose([0.0, 0.0, 1e-4, 0.2, 1.0], torch.float64),
+        "seeds": torch.randint(-(2**63), 2**63 - 1, (rows,), generator=generator),
+        "positions": torch.randint(0, 2**40, (rows,), generator=generator),
+    }
+
+
+def sample_one(logits: list[float], seed: int = 0, position: int = 0, **changes: float) -> int:
+    values = {"temperature": 1.0, "top_p": 1.0, "min_p": 0.0} | changes
+    tensors = {name: torch.tensor([value], dtype=torch.float64) for name, value in values.items()}
+    tensors["top_k"] = torch.tensor([int(values.get("top_k", -1))])
+    streams = {"seeds": torch.tensor([seed]), "positions": torch.tensor([position])}
+    return int(ops.sample(torch.tensor([logits]), **tensors, **streams))
+
+
+def support(logits: list[float], draws: int = 300, **changes: float) -> set[int]:
+    return {sample_one(logits, seed=seed, **changes) for seed in range(draws)}
+
+
+# ---- every backend against the reference ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("vocab", VOCAB_SIZES)
+@pytest.mark.parametrize("rows", [0, 1, 9])
+@pytest.mark.parametrize("kind", Hostile)
+@pytest.mark.parametrize("device", BACKENDS)
+def test_matches_reference(device: str, kind: Hostile, rows: int, vocab: int) -> None:
+    logits = hostile(kind, rows, vocab, seed=vocab)
+    x = logits.to(device)
+    ids = torch.arange(rows) * 5 % vocab
+    given = parameters(rows, seed=vocab)
+    k = min(vocab, 20)
+    for name, extra in (("all_finite", ()), ("argmax", ()), ("log_softmax", ()), ("token_ranks", (ids,))):
+        assert_same_values(
+            getattr(ops, name)(x, *(e.to(device) for e in extra)).cpu(),
+            getattr(reference, name)(logits, *extra),
+        )
+    assert_same_values(ops.logprobs_at(x, ids.to(device)).cpu(), reference.logprobs_at(logits, ids))
+    for actual, expected in zip(ops.top_logprobs(x, k), reference.top_logprobs(logits, k), strict=True):
+        assert_same_values(actual.cpu(), expected)
+    drawn = ops.sample(x, **{name: value.to(device) for name, value in given.items()})
+    assert_same_bits(drawn.cpu(), reference.sample(logits, **given))
+
+
+@pytest.mark.parametrize("device", BACKENDS)
+def test_matches_reference_at_full_vocabulary(device: str) -> None:
+    logits = torch.cat([hostile(Hostile.OUTLIERS, 4, 129280), hostile(Hostile.TIES, 4, 129280)])
+    given = parameters(8, seed=3) | {"temperature": torch.linspace(0.1, 2.0, 8, dtype=torch.float64)}
+    drawn = ops.sample(logits.to(device), **{name: value.to(device) for name, value in given.items()})
+    assert_same_bits(drawn.cpu(), reference.sample(logits, **given))
+    assert_same_bits(ops.log_softmax(logits.to(device)).cpu(), reference.log_softmax(logits))
+    assert_same_bits(
+        ops.top_logprobs(logits.to(device), 1000)[0].cpu(), reference.top_logprobs(logits, 1000)[0]
+    )
+
+
+@pytest.mark.parametrize(
+    "special", [[-INF], [-INF, -INF], [INF, 0.0], [-INF, 2.0], [math.nan], [0.0, math.nan, INF]]
+)
+def test_rows_without_a_distribution(special: list[float]) -> None:
+    logits = torch.tensor([special])
+    drawable = not any(math.isnan(x) or x == INF for x in special) and max(special) > -INF
+    for module in (ops, reference):
+        assert (int(module.argmax(logits)) >= 0) == drawable
+        assert bool(module.log_softmax(logits).isnan().all()) != drawable
+    assert (sample_one(special) >= 0) == drawable
+    assert (sample_one(special, temperature=0.0) >= 0) == drawable
+    assert not bool(ops.all_finite(logits))
+
+
+@pytest.mark.parametrize("layout", [with_gaps, with_row_gaps, lambda x: x.t().contiguous().t()])
+def test_strided_logits(layout: object) -> None:
+    logits = hostile(Hostile.NORMAL, 5, 33)
+    strided = layout(logits)  # type: ignore[operator]
+    given = parameters(5)
+    assert_same_bits(ops.log_softmax(strided), reference.log_softmax(logits))
+    assert_same_bits(ops.sample(strided, **given), reference.sample(logits, **given))
+    assert_same_bits(
+        ops.token_ranks(strided, torch.arange(5)), reference.token_ranks(logits, torch.arange(5))
+    )
+
+
+@pytest.mark.parametrize("vocab", [33, 513, 4097])
+def test_bits_do_not_depend_on_threads_or_neighbours(vocab: int) -> None:
+    logits, given = hostile(Hostile.OUTLIERS, 17, vocab), parameters(17)
+    with threads(1):
+        alone = [
+            (
+                ops.sample(logits[r : r + 1], **{name: value[r : r + 1] for name, value in given.items()}),
+                ops.log_softmax(logits[r : r + 1]),
+            )
+            for r in range(17)
+        ]
+    for count in (1, 2, 5):
+        with threads(count):
+            assert_same_bits(ops.sample(logits, **given), torch.cat([tokens for tokens, _ in alone]))
+            assert_same_bits(ops.log_softmax(logits), torch.cat([logprobs for _, logprobs in alone]))
+
+
+# ---- penalties and bias --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", BACKENDS)
+@pytest.mark.parametrize("kind", list(Hostile))
+def test_edits_match_reference(device: str, kind: Hostile) -> None:
+    logits = hostile(kind, 4, 33)
+    starts = torch.tensor([0, 3, 3, 8, 9])
+    ids = torch.tensor([0, 32, 7, 1, 2, 3, 31, 30, 32])
+    counts = torch.tensor([0, 1, 5, 0, 2, 0, 1, 1000, 1], dtype=torch.int32)
+    factors = torch.tensor([[1.3, 1.0, 0.5, 2.0], [0.5, 0.0, -2.0, 0.1], [0.7, 0.0, 2.0, -1.1]])
+    values = torch.tensor([1.5, -INF, 0.0, -100.0, 100.0, 1e-9, -0.0, 3.0, -INF])
+    expected, actual = logits.clone(), logits.clone().to(device)
+    reference.apply_penalties(expected, starts, ids, counts, *factors)
+    reference.apply_bias(expected, starts, ids, values)
+    where = (starts.to(device), ids.to(device))
+    ops.apply_penalties(actual, *where, counts.to(device), *factors.to(device))
+    ops.apply_bias(actual, *where, values.to(device))
+    assert_same_values(actual.cpu(), expected)
+
+
+def test_penalty_formula_and_untouched_columns() -> None:
+    logits = with_row_gaps(torch.tensor([[2.0, -2.0, 4.0, 1.0]]))
+    factors = [torch.tensor([value]) for value in (2.0, 0.25, 0.5)]
+    counts = torch.tensor([0, 1, 3], dtype=torch.int32)
+    ops.apply_penalties(logits, torch.tensor([0, 3]), torch.tensor([0, 1, 2]), counts, *factors)
+    assert logits.tolist() == [[1.0, -4.0 - 0.5 - 0.25, 2.0 - 1.5 - 0.25, 1.0]]
+
+
+# ---- definitions ---------------------------------------------------------------------------------
+
+
+def test_philox_known_answers() -> None:
+    zero = torch.zeros(1, dtype=torch.int64)
+    first = [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    assert ops.philox(zero, zero, DrawPurpose.FRESH, 4).tolist() == [first]
+    assert (
+        ops.philox(zero, zero, DrawPurpose.FRESH, 4).tolist() == reference.philox(zero, zero, 0, 4).tolist()
+    )
+    seeds, positions = torch.tensor([-1, 2**62 + 12345, 7]), torch.tensor([0, 2**41, 999])
+    for purpose in DrawPurpose:
+        assert_same_bits(
+            ops.philox(seeds, positions, purpose, 11), reference.philox(seeds, positions, purpose, 11)
+        )
+    # All-ones key and counter (the published vector): the generator itself, below the stream convention.
+    assert reference._philox_block(2**64 - 1, 2**128 - 1) == (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)
+
+
+def test_streams_of_positions_and_purposes_are_apart() -> None:
+    seeds, positions = torch.zeros(50, dtype=torch.int64), torch.arange(50)
+    streams = torch.cat([ops.philox(seeds, positions, purpose, 2) for purpose in DrawPurpose])
+    assert len({tuple(row) for row in streams.tolist()}) == 150
+
+
+def test_log_softmax_against_float64() -> None:
+    logits = hostile(Hostile.OUTLIERS, 6, 1000)
+    expected = torch.log_softmax(logits.to(torch.float64), dim=1)
+    error = (ops.log_softmax(logits).to(torch.float64) - expected).abs()
+    assert bool((error <= 6e-8 * expected.abs() + 1e-12).all())
+
+
+def test_exponential_and_logarithm_are_accurate() -> None:
+    x = -np.linspace(0.0, 708.0, 20001)
+    assert np.max(np.abs(reference._exp(x) / np.exp(x) - 1.0)) < 5e-16
+    assert reference._exp(np.array([0.0, -0.0, -709.0, -INF])).tolist() == [1.0, 1.0, 0.0, 0.0]
+    for value in (1.0, 1.0 + 2**-52, 1.5, 2.0, 129280.0, 1e300):
+        assert abs(reference._log(value) - math.log(value)) <= 5e-16 * max(1.0, math.log(value))
+
+
+def test_ties_go_to_the_lowest_column() -> None:
+    logits = torch.tensor([[0.0, 3.0, -0.0, 3.0, 0.0]])
+    assert ops.argmax(logits).tolist() == [1]
+    assert ops.top_logprobs(logits, 5)[0].tolist() == [[1, 3, 0, 2, 4]]
+    ranks = [int(ops.token_ranks(logits, torch.tensor([column]))) for column in range(5)]
+    assert ranks == [3, 1, 4, 2, 5]
+    assert ops.argmax(torch.tensor([[-0.0, 0.0]])).tolist() == [0]
+
+
+def test_top_p_keeps_the_shortest_prefix_that_reaches_the_mass() -> None:
+    assert support([0.0] * 4, top_p=0.5) == {0, 1}
+    assert support([0.0] * 4, top_p=0.500001) == {0, 1, 2}
+    assert support([0.0] * 10, top_p=0.8) == set(range(8))
+    assert support([0.0, 5.0, 1.0], top_p=1e-12) == {1}
+
+
+def test_top_k_and_top_p_look_at_the_same_distribution() -> None:
+    # Probabilities 0.4 0.3 0.2 0.1: the prefix that reaches 0.75 has three columns, not the two that a
+    # renormalisation after top_k=3 would leave at 0.75 of 0.9 = 0.675.
+    logits = [math.log(p) for p in (0.2, 0.4, 0.1, 0.3)]
+    assert support(logits, top_p=0.75) == {0, 1, 3}
+    assert support(logits, top_p=0.75, top_k=2) == {1, 3}
+    assert support(logits, top_p=0.75, top_k=3) == {0, 1, 3}
+    assert support(logits, top_k=0) == {0, 1, 2, 3}
+
+
+def test_min_p_is_relative_to_the_most_probable_column() -> None:
+    logits = [math.log(p) for p in (0.5, 0.26, 0.24)]
+    assert support(logits, min_p=0.5) == {0, 1}
+    assert support(logits, min_p=1.0) == {0}
+    assert support([1.0, 1.0, 0.0], min_p=1.0) == {0, 1}
+
+
+def test_forbidden_columns_are_never_drawn() -> None:
+    assert support([-INF, 0.0, -INF, 0.0], temperature=1e6) == {1, 3}
+    assert support([-INF, 0.0, -INF], top_k=2) == {1}
+
+
+def test_greedy_threshold() -> None:
+    assert support([0.0, 1e-6, 0.0], draws=20, temperature=9e-6) == {1}
+    assert support([0.0, 1e-6, 0.0], draws=50, temperature=1e-5) == {0, 1, 2}
+
+
+def test_draws_follow_the_distribution() -> None:
+    probabilities = torch.tensor([0.5, 0.25, 0.15, 0.07, 0.03], dtype=torch.float64)
+    count = 20000
+    logits = probabilities.log().to(torch.float32).expand(count, 5).contiguous()
+    plain = torch.ones(count, dtype=torch.float64)
+    tokens = ops.sample(
+        logits,
+        plain,
+        torch.full((count,), -1),
+        plain,
+        plain * 0,
+        torch.full((count,), 11),
+        torch.arange(count),
+    )
+    seen = torch.bincount(tokens, minlength=5)
+    expected = probabilities * count
+    assert float(((seen - expected) ** 2 / expected).sum()) < 23.5  # chi-square, 4 degrees, p = 1e-4
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    logits=st.lists(st.sampled_from([-3.0, -1.0, 0.0, -0.0, 0.5, 2.0, 2.0, 9.0]), min_size=1, max_size=20),
+    top_k=st.integers(-1, 21),
+    top_p=st.floats(0.01, 1.0),
+    min_p=st.floats(0.0, 1.0),
+    temperature=st.floats(0.05, 20.0),
+    seed=st.integers(-(2**63), 2**63 - 1),
+)
+def test_drawn_column_is_allowed_by_definition(
+    logits: list[float], top_k: int, top_p: float, min_p: float, temperature: float, seed: int
+) -> None:
+    token = sample_one(logits, seed, top_k=top_k, top_p=top_p, min_p=min_p, temperature=temperature)
+    order = sorted(range(len(logits)), key=lambda column: (-logits[column], column))
+    weights = [math.exp((x - max(logits)) / temperature) for x in logits]
+    rank = order.index(token)
+    before = sum(weights[column] for column in order[:rank]) / sum(weights)
+    assert not 1 <= top_k <= rank
+    assert rank == 0 or before < top_p * (1 + 1e-12)
+    assert weights[token] >= min_p * (1 - 1e-12)
+
+
+# ---- errors --------------------------------------------------------------------------------------
+
+
+def test_bad_arguments_are_named() -> None:
+    logits, given = torch.zeros(2, 4), parameters(2)
+    with pytest.raises(TypeError, match="logits has dtype"):
+        ops.argmax(logits.to(torch.bfloat16))
+    with pytest.raises(ValueError, match="0 columns"):
+        ops.argmax(torch.zeros(2, 0))
+    with pytest.raises(ValueError, match=r"ids spans 0\.\.4; allowed: 0\.\.3"):
+        ops.logprobs_at(logits, torch.tensor([0, 4]))
+    with pytest.raises(ValueError, match="k is 5"):
+        ops.top_logprobs(logits, 5)
+    with pytest.raises(ValueError, match="positions must not be negative"):
+        ops.sample(logits, **given | {"positions": torch.tensor([0, -1])})
+    for name, bad in (("temperature", math.nan), ("temperature", -1.0), ("top_p", 0.0), ("min_p", 1.5)):
+        with pytest.raises(ValueError, match=f"{name} holds"):
+            ops.sample(logits, **given | {name: torch.tensor([0.5, bad], dtype=torch.float64)})
+    one = torch.zeros(1, dtype=torch.int64)
+    with pytest.raises(ValueError, match="row_starts"):
+        ops.apply_bias(logits, torch.tensor([0, 2, 1]), one, torch.zeros(1))
+    with pytest.raises(ValueError, match="contiguous"):
+        ops.apply_bias(with_gaps(logits), torch.tensor([0, 1, 1]), one, torch.zeros(1))
