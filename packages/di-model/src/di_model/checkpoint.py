@@ -1,0 +1,217 @@
+"""Opening a checkpoint in the released Hugging Face layout: memory-mapped weights in their stored form.
+
+Everything is checked before anything is built, and all problems are reported in one error. Rules: checkpoint
+spec, section 5.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from di_model.assemble import assemble
+from di_model.config import ModelConfig
+from di_model.plan import (
+    PREFIX,
+    CheckpointPlan,
+    ListedTensor,
+    PlannedTensor,
+    canonical_name,
+    match_listing,
+    plan_checkpoint,
+    read_listing,
+)
+from di_model.problems import CheckpointError, Problem, ProblemKind
+from di_model.shard_header import HeaderEntry, ShardHeader, read_shard_header
+from di_model.tensors import DTYPE_BYTES
+from di_model.weights import ModelWeights
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "CheckpointPlan",
+    "ListedTensor",
+    "load_checkpoint",
+    "open_plan",
+    "plan_checkpoint",
+    "read_listing",
+]
+
+INDEX_FILE = "model.safetensors.index.json"
+SINGLE_FILE = "model.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """An opened checkpoint. The tensors of ``weights`` are backed by the mapped shard files."""
+
+    config: ModelConfig
+    weights: ModelWeights
+    path: Path
+    plan: CheckpointPlan
+
+
+def load_checkpoint(path: str | Path, *, config: ModelConfig | None = None, draft: bool = True) -> Checkpoint:
+    """Opens a checkpoint directory.
+
+    Args:
+        path: directory with ``config.json``, shards and their index, or a single ``model.safetensors``.
+        config: configuration to use instead of the directory's own.
+        draft: False leaves the draft model out; its tensors are then not needed (5.9).
+
+    Tensors are views of private memory maps: FP8 and MXFP4 codes and their scales as uint8, everything else
+    in its stored type. Only a tensor whose offset in the file is no multiple of its element size is copied,
+    because native code may not read it in place.
+
+    Raises FileNotFoundError (no directory, no ``config.json``), ConfigError, or CheckpointError with every
+    problem of the files: shards missing, truncated or contradicting themselves, tensors missing, unexpected,
+    named twice, in another shard than the index says, or of a wrong dtype or shape.
+    """
+    directory = Path(path)
+    if not directory.is_dir():
+        raise FileNotFoundError(f"no checkpoint directory at {directory}")
+    config = config or ModelConfig.from_file(directory)
+    plan = open_plan(directory, config, draft=draft)
+    weights = assemble(config, _map_tensors(directory, plan), draft=draft)
+    return Checkpoint(config, weights, directory, plan)
+
+
+def open_plan(directory: Path, config: ModelConfig, *, draft: bool = True) -> CheckpointPlan:
+    """Reads index and shard headers, no weights; raises CheckpointError with every problem found."""
+    listing, problems = _list_tensors(directory)
+    if any(problem.kind is ProblemKind.UNREADABLE_INDEX for problem in problems):
+        raise CheckpointError(str(directory), problems)
+    plan, mismatches = match_listing(config, listing, draft=draft)
+    # A tensor already reported with its broken or missing shard is not reported as missing again.
+    named = {canonical_name(problem.subject) for problem in problems}
+    problems += [p for p in mismatches if p.kind is not ProblemKind.MISSING or p.subject not in named]
+    if problems:
+        raise CheckpointError(str(directory), problems)
+    return plan
+
+
+def _list_tensors(directory: Path) -> tuple[list[ListedTensor], list[Problem]]:
+    """Rows of every tensor that index and shard headers agree on, and what they do not agree on."""
+    problems: list[Problem] = []
+    try:
+        weight_map = _read_index(directory / INDEX_FILE)
+    except FileNotFoundError:
+        weight_map = None
+    except _IndexFaultError as fault:
+        return [], [Problem(ProblemKind.UNREADABLE_INDEX, INDEX_FILE, str(fault))]
+    if weight_map is None and not (directory / SINGLE_FILE).exists():
+        detail = f"neither {INDEX_FILE} nor {SINGLE_FILE} in the directory"
+        return [], [Problem(ProblemKind.UNREADABLE_INDEX, INDEX_FILE, detail)]
+    shards = [SINGLE_FILE] if weight_map is None else sorted({shard for _, shard in weight_map})
+    headers = {shard: read_shard_header(directory / shard) for shard in shards}
+    problems += [problem for header in headers.values() for problem in header.problems]
+    if weight_map is None:
+        return [_row(entry, SINGLE_FILE) for entry in headers[SINGLE_FILE].entries.values()], problems
+    rows, disagreements = _resolve(weight_map, headers)
+    return rows, problems + disagreements
+
+
+class _IndexFaultError(ValueError):
+    """An index that cannot be used at all."""
+
+
+def _read_index(path: Path) -> list[tuple[str, str]]:
+    """The pairs (tensor, shard) of ``weight_map``, repeated names included."""
+    try:
+        index = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_keep_repeats)
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise _IndexFaultError(f"not JSON: {error}") from error
+    pairs = dict(index).get("weight_map") if isinstance(index, tuple) else None
+    if not isinstance(pairs, tuple) or not pairs:
+        raise _IndexFaultError("no weight_map object")
+    for name, shard in pairs:
+        # A shard is a file of this directory, never a path out of it.
+        if not isinstance(shard, str) or not shard or PurePath(shard).name != shard:
+            raise _IndexFaultError(f"weight_map[{name!r}] = {shard!r} is not a file name")
+    return list(pairs)
+
+
+def _keep_repeats(pairs: list[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
+    return tuple(pairs)
+
+
+def _row(entry: HeaderEntry, shard: str) -> ListedTensor:
+    return ListedTensor(entry.name, entry.dtype, entry.shape, shard)
+
+
+def _spellings(name: str) -> tuple[str, str]:
+    """The name itself, then with the ``model.`` prefix added or removed (5.2)."""
+    return name, name.removeprefix(PREFIX) if name.startswith(PREFIX) else PREFIX + name
+
+
+def _resolve(
+    weight_map: Sequence[tuple[str, str]], headers: Mapping[str, ShardHeader]
+) -> tuple[list[ListedTensor], list[Problem]]:
+    """Joins index and headers."""
+    location = {canonical_name(name): shard for shard, header in headers.items() for name in header.entries}
+    rows: list[ListedTensor] = []
+    problems: list[Problem] = []
+    used: set[tuple[str, str]] = set()
+    first_spelling: dict[str, str] = {}
+    for name, shard in weight_map:
+        canonical = canonical_name(name)
+        if canonical in first_spelling:
+            detail = f"in the index as {first_spelling[canonical]} and as {name}"
+            problems.append(Problem(ProblemKind.DUPLICATE, canonical, detail))
+            continue
+        first_spelling[canonical] = name
+        header = headers[shard]
+        entry = next((header.entries[n] for n in _spellings(name) if n in header.entries), None)
+        if entry is not None:
+            rows.append(_row(entry, shard))
+            used.add((shard, entry.name))
+        elif not header.readable:
+            problems.append(Problem(ProblemKind.MISSING, canonical, f"its shard {shard} cannot be read"))
+        elif header.faulty.isdisjoint(_spellings(name)):
+            elsewhere = location.get(canonical)
+            detail = f"index says {shard}, " + (f"it is in {elsewhere}" if elsewhere else "no shard has it")
+            problems.append(Problem(ProblemKind.WRONG_SHARD, name, detail))
+    problems += _unindexed(headers, used, first_spelling)
+    return rows, problems
+
+
+def _unindexed(
+    headers: Mapping[str, ShardHeader],
+    used: set[tuple[str, str]],
+    indexed: Mapping[str, str],
+) -> Iterator[Problem]:
+    """Tensors of a shard that no index entry leads to."""
+    for shard, header in headers.items():
+        for name in header.entries:
+            if (shard, name) in used:
+                continue
+            kind = ProblemKind.DUPLICATE if canonical_name(name) in indexed else ProblemKind.UNINDEXED
+            yield Problem(kind, name, f"in {shard}")
+
+
+def _map_tensors(directory: Path, plan: CheckpointPlan) -> dict[str, Tensor]:
+    """Every planned tensor by canonical name, each shard opened once."""
+    tensors: dict[str, Tensor] = {}
+    for shard, planned in sorted(plan.shards.items()):
+        try:
+            with safe_open(directory / shard, framework="pt") as file:
+                for item in planned:
+                    tensors[item.spec.name] = _stored(file.get_tensor(item.stored_name), item)
+        except (SafetensorError, OSError) as error:
+            problem = Problem(ProblemKind.UNREADABLE_SHARD, shard, str(error))
+            raise CheckpointError(str(directory), [problem]) from error
+    return tensors
+
+
+def _stored(tensor: Tensor, item: PlannedTensor) -> Tensor:
+    size = DTYPE_BYTES[item.spec.dtype]
+    if size == 1:
+        return tensor.view(torch.uint8)
+    return tensor if tensor.data_ptr() % size == 0 else tensor.clone()

@@ -1,0 +1,71 @@
+"""What can be wrong with a checkpoint, collected so that one error names everything at once."""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+SHOWN_PER_KIND = 20
+"""Problems of one kind that an error message spells out; the rest are counted."""
+
+
+class ProblemKind(enum.Enum):
+    """Kind of a checkpoint problem, in the words of the error message."""
+
+    UNREADABLE_INDEX = "unreadable index"
+    MISSING_SHARD = "missing shard"
+    UNREADABLE_SHARD = "unreadable shard"
+    TRUNCATED_SHARD = "truncated shard"
+    BAD_HEADER = "shard header contradicts itself or its file"
+    WRONG_SHARD = "tensor not in the shard that the index names"
+    UNINDEXED = "tensor in a shard but not in the index"
+    DUPLICATE = "tensor named twice"
+    FOLDED_NORM = "norm that this family folds into hc_*_fn"
+    MISSING = "missing tensor"
+    UNEXPECTED = "unexpected tensor"
+    WRONG_DTYPE = "wrong dtype"
+    WRONG_SHAPE = "wrong shape"
+    BAD_LISTING = "unreadable listing"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong: the tensor or file, and what was found and expected."""
+
+    kind: ProblemKind
+    subject: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.subject} ({self.detail})" if self.detail else self.subject
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that does not hold exactly the model of its configuration.
+
+    ``problems`` has every problem found; the message shows up to SHOWN_PER_KIND of each kind and counts the
+    rest.
+    """
+
+    def __init__(self, source: str, problems: Iterable[Problem]) -> None:
+        self.source = source
+        self.problems: tuple[Problem, ...] = tuple(problems)
+        super().__init__(_message(source, self.problems))
+
+
+def _message(source: str, problems: Sequence[Problem]) -> str:
+    grouped: dict[ProblemKind, list[Problem]] = defaultdict(list)
+    for problem in problems:
+        grouped[problem.kind].append(problem)
+    lines = [f"{source}: {len(problems)} problem(s)"]
+    for kind in ProblemKind:
+        found = grouped.get(kind, [])
+        if found:
+            rest = len(found) - SHOWN_PER_KIND
+            shown = ", ".join(map(str, found[:SHOWN_PER_KIND]))
+            lines.append(
+                f"  {kind.value} ({len(found)}): {shown}" + (f" and {rest} more" if rest > 0 else "")
+            )
+    return "\n".join(lines)
