@@ -80,7 +80,6 @@ class Attention:
             begin=window.begin,
             end=window.end,
             width=self.text.sliding_window,
-            width=self.text.sliding_window,
         )
         out = sparse_attention(q, keys, entries, self.weights.sink, self.scale)
         out = apply_rope(out, positions, self.rope_table, inverse=True)

@@ -17,7 +17,7 @@ from di_model.config import ModelConfig
 from di_model.decoder import DecoderLayer, expand
 from di_model.draft import DraftModel
 from di_model.engram import Engram
-from di_model.engram_tables import EngramTables
+from di_model.engram_tables import EngramData
 from di_model.numerics import Numerics
 from di_model.rope import RopeTables
 from di_model.step import Observer, Step
@@ -53,7 +53,7 @@ class Model:
         self,
         config: ModelConfig,
         weights: ModelWeights,
-        engram: EngramTables | None,
+        engram: EngramData | None,
         numerics: Numerics,
         max_positions: int,
     ) -> None:
@@ -86,11 +86,14 @@ class Model:
         return linear(hidden, self.weights.head, out_dtype=torch.float32)
 
     def _layer(
-        self, role: LayerRole, weights: LayerWeights, engram: EngramTables | None, rope: RopeTables
+        self, role: LayerRole, weights: LayerWeights, engram: EngramData | None, rope: RopeTables
     ) -> DecoderLayer:
         memory = None
-        if weights.engram is not None and role.engram is not None and engram is not None:
-            constants = engram.hash_constants(role.engram)
-            memory = Engram(self.config, role, weights.engram, constants, engram.vocabulary)
+        if weights.engram is not None:
+            if engram is None:
+                raise ValueError(
+                    f"engram is None; layer {role.index} needs the derived hash tables (derive_engram)"
+                )
+            memory = Engram(self.config, role.index, weights.engram, engram)
         top_k = self.config.text.num_experts_per_tok
         return DecoderLayer(self.config, role, weights, rope, self.numerics, top_k=top_k, engram=memory)
