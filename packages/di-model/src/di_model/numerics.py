@@ -1,4 +1,4 @@
-"""The two numerics of the model, chosen at load (backbone specification, 0)."""
+"""The two numerics of a forward pass (backbone specification, 0)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 
 
 class Numerics(enum.Enum):
-    """How values are rounded on their way through the model."""
+    """Where values are rounded; chosen once, at load."""
 
     RELEASE = "release"
-    """What the released code does: bfloat16 activations, MXFP8 before quantized weights, FP8 and FP4 caches."""
+    """What the released model does: bfloat16 activations, MXFP8 inputs of quantized linears, quantized caches."""
     FLOAT32 = "float32"
-    """Nothing is rounded or quantized and caches hold float32: for holding every path to exact values."""
+    """Nothing is rounded or quantized: weights are expanded, all arithmetic and every cache is float32."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """Element type of the activations."""
+        """Element type of activations."""
         return torch.bfloat16 if self is Numerics.RELEASE else torch.float32
