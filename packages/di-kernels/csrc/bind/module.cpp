@@ -51,7 +51,9 @@ NB_MODULE(_native, m) {
     di::bind::require(count >= 1, "count must be at least 1");
     di::set_num_threads(count);
   });
+  di::bind::bind_formats(m);
   di::bind::bind_norm(m);
+  di::bind::bind_attention(m);
   di::bind::bind_compress(m);
   di::bind::bind_topk(m);
   di::bind::bind_sampling(m);

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def with_row_gaps(tensor: Tensor, gap: int = 5) -> Tensor:
-    """The values of ``tensor``: slices of the last dimension dense, ``gap`` unrelated elements between them."""
+    """The values of ``tensor``: dense slices of the last dimension, ``gap`` other elements between them."""
     padded = torch.full((*tensor.shape[:-1], tensor.shape[-1] + gap), 77).to(tensor.dtype)
     view = padded[..., : tensor.shape[-1]]
     view.copy_(tensor)

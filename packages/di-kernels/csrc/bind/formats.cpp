@@ -1,0 +1,53 @@
+#include "cpu/formats.hpp"
+
+#include "bind/tensor.hpp"
+
+namespace di::bind {
+namespace {
+
+GroupFormat group_format(int value) {
+  require(value >= 0 && value <= 2, "format must be 0 (FP8), 1 (FP4) or 2 (MXFP4)");
+  return static_cast<GroupFormat>(value);
+}
+
+template <class T>
+void call_encode(const View& x, const View& codes, const View& scales, GroupFormat format) {
+  const auto in = dense<T, 2>(x, "x");
+  const auto code = dense<uint8_t, 2>(codes, "codes");
+  const auto scale = dense<uint8_t, 2>(scales, "scales");
+  const int64_t rows = in.shape[0], dim = in.shape[1];
+  require(dim % group_size(format) == 0, "encode: the last dimension of x must hold whole groups");
+  require(code.shape[0] == rows && code.shape[1] == code_bytes(format, dim) && scale.shape[0] == rows &&
+              scale.shape[1] == dim / group_size(format),
+          "encode: shapes do not agree");
+  nb::gil_scoped_release release;
+  encode<T>(format, in.data, rows, dim, code.data, scale.data);
+}
+
+template <class T>
+void call_decode(const View& codes, const View& scales, const View& x, GroupFormat format) {
+  const auto code = rows<uint8_t, 2>(codes, "codes");
+  const auto scale = rows<uint8_t, 2>(scales, "scales");
+  const auto out = dense<T, 2>(x, "x");
+  const int64_t rows = out.shape[0], dim = out.shape[1];
+  require(scale.shape[1] * group_size(format) == dim && code.shape[1] == code_bytes(format, dim) &&
+              code.shape[0] == rows && scale.shape[0] == rows,
+          "decode: codes and scales do not belong together: their shapes do not agree");
+  nb::gil_scoped_release release;
+  decode<T>(format, code.data, code.stride[0], scale.data, scale.stride[0], rows, dim, out.data);
+}
+
+}  // namespace
+
+void bind_formats(nb::module_& m) {
+  m.def("encode", [](View x, View codes, View scales, int format) {
+    is<bf16>(x) ? call_encode<bf16>(x, codes, scales, group_format(format))
+                : call_encode<float>(x, codes, scales, group_format(format));
+  });
+  m.def("decode", [](View codes, View scales, View x, int format) {
+    is<bf16>(x) ? call_decode<bf16>(codes, scales, x, group_format(format))
+                : call_decode<float>(codes, scales, x, group_format(format));
+  });
+}
+
+}  // namespace di::bind

@@ -1,0 +1,25 @@
+"""Fixtures shared by the kernel tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from di_kernels.testing import shared_directory
+
+
+@pytest.fixture(scope="session")
+def golden() -> Callable[[str], torch.Tensor]:
+    """Arrays of ``golden/ops.npz`` by name; names ending in ``.bf16`` hold bfloat16 bits and come as bfloat16."""
+    shared = shared_directory(__file__)
+    if shared is None:
+        pytest.skip("the directory `shared` with the golden values is not beside this repository")
+    arrays = np.load(shared / "golden" / "ops.npz")
+
+    def read(name: str) -> torch.Tensor:
+        tensor = torch.from_numpy(arrays[name])
+        return tensor.view(torch.bfloat16) if name.endswith(".bf16") else tensor
+
+    return read
