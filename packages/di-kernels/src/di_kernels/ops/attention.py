@@ -20,7 +20,7 @@ from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_shape
 from di_kernels.ops.formats import EntryFormat
 
 PIECE = 64
-"""Keys per piece of the running softmax."""
+"""Columns per piece of the running softmax."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,10 @@ def sparse_attention(
 
     Returns:
         ``[rows, heads, dim]`` in the type of ``q``; zero for a row without any key.
+
+    Raises:
+        IndexError: a slot, position, sequence, entry or block outside its array, or a position that the ring does not
+            hold any more (before ``split - cells``); nothing is computed then.
     """
     check_dtype("q", q, *ACTIVATIONS)
     check_shape("q", q, None, None, None)

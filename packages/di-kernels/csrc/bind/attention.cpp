@@ -1,0 +1,105 @@
+#include "cpu/attention.hpp"
+
+#include "bind/records.hpp"
+#include "bind/tensor.hpp"
+
+namespace di::bind {
+namespace {
+
+View view(nb::handle object) { return nb::cast<View>(object); }
+
+const int32_t* row_array(nb::handle object, const char* name, int64_t rows) {
+  const auto array = dense<int32_t, 1>(view(object), name);
+  require(array.shape[0] == rows, "every array of the keys must have one element a row");
+  return array.data;
+}
+
+// (ring, fresh, format, slot, split, fresh_start, begin, end, width)
+WindowKeys window_keys(const nb::tuple& t, const AttentionShape& shape) {
+  const RecordFormat format = record_format(nb::cast<const char*>(t[2]));
+  return WindowKeys{record_grid<3>(view(t[0]), "ring", format, shape.dim),
+                    record_grid<2>(view(t[1]), "fresh", format, shape.dim),
+                    row_array(t[3], "slot", shape.rows),
+                    row_array(t[4], "split", shape.rows),
+                    row_array(t[5], "fresh_start", shape.rows),
+                    row_array(t[6], "begin", shape.rows),
+                    row_array(t[7], "end", shape.rows),
+                    nb::cast<int64_t>(t[8])};
+}
+
+// (pages, format, block_table, sequence, selected)
+EntryKeys entry_keys(const nb::tuple& t, const AttentionShape& shape) {
+  const auto table = dense<int32_t, 2>(view(t[2]), "block_table");
+  const auto selected = dense<int32_t, 2>(view(t[4]), "selected");
+  require(selected.shape[0] == shape.rows, "selected must have one row a query");
+  return EntryKeys{record_grid<3>(view(t[0]), "pages", record_format(nb::cast<const char*>(t[1])), shape.dim),
+                   table.data,
+                   table.shape[0],
+                   table.shape[1],
+                   row_array(t[3], "sequence", shape.rows),
+                   selected.data,
+                   selected.shape[1]};
+}
+
+template <class T>
+struct Call {
+  AttentionShape shape;
+  const T* q;
+  const float* sink;
+  T* out;
+
+  Call(const View& q_view, const View& sink_view, const View& out_view) {
+    const auto in = dense<T, 3>(q_view, "q");
+    const auto result = dense<T, 3>(out_view, "out");
+    const auto sinks = dense<float, 1>(sink_view, "sink");
+    require(in.shape == result.shape && sinks.shape[0] == in.shape[1], "attention: shapes do not agree");
+    shape = {in.shape[0], in.shape[1], in.shape[2]};
+    q = in.data;
+    sink = sinks.data;
+    out = result.data;
+  }
+};
+
+template <class T>
+void call_sparse(const View& q, const nb::tuple& window, const nb::object& entries, const View& sink,
+                 float scale, const View& out) {
+  const Call<T> c(q, sink, out);
+  const WindowKeys keys = window_keys(window, c.shape);
+  EntryKeys selected{};
+  if (!entries.is_none()) selected = entry_keys(nb::cast<nb::tuple>(entries), c.shape);
+  const EntryKeys* more = entries.is_none() ? nullptr : &selected;
+  nb::gil_scoped_release release;
+  sparse_attention<T>(c.shape, c.q, keys, more, c.sink, scale, c.out);
+}
+
+template <class T>
+void call_gathered(const View& q, const View& keys, const View& index, const View& sink, float scale,
+                   const View& out) {
+  constexpr RecordFormat format = sizeof(T) == 2 ? RecordFormat::kBfloat16 : RecordFormat::kFloat32;
+  const Call<T> c(q, sink, out);
+  const auto array = rows<T, 2>(keys, "keys");
+  const auto chosen = dense<int32_t, 2>(index, "index");
+  require_width("keys", array.shape[1], c.shape.dim);
+  require(chosen.shape[0] == c.shape.rows, "index must have one row a query");
+  const RecordGrid grid = as_grid(with_outer(array), format);
+  nb::gil_scoped_release release;
+  gathered_attention<T>(c.shape, c.q, grid, chosen.data, chosen.shape[1], c.sink, scale, c.out);
+}
+
+}  // namespace
+
+void bind_attention(nb::module_& m) {
+  m.def(
+      "sparse_attention",
+      [](View q, nb::tuple window, nb::object entries, View sink, float scale, View out) {
+        is<bf16>(q) ? call_sparse<bf16>(q, window, entries, sink, scale, out)
+                    : call_sparse<float>(q, window, entries, sink, scale, out);
+      },
+      nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg());
+  m.def("gathered_attention", [](View q, View keys, View index, View sink, float scale, View out) {
+    is<bf16>(q) ? call_gathered<bf16>(q, keys, index, sink, scale, out)
+                : call_gathered<float>(q, keys, index, sink, scale, out);
+  });
+}
+
+}  // namespace di::bind

@@ -1,0 +1,54 @@
+"""CPU kernels of the attention family."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from di_kernels import _native
+from di_kernels.ops.attention import EntryKeys, WindowKeys
+
+
+def sparse_attention(
+    q: Tensor, window: WindowKeys, entries: EntryKeys | None, sink: Tensor, scale: float
+) -> Tensor:
+    """See :func:`di_kernels.ops.attention.sparse_attention`."""
+    out = torch.empty(q.shape, dtype=q.dtype)
+    _native.sparse_attention(
+        q.contiguous(), _window(window), None if entries is None else _entries(entries), sink.contiguous(), scale, out
+    )
+    return out
+
+
+def gathered_attention(q: Tensor, keys: Tensor, index: Tensor, sink: Tensor, scale: float) -> Tensor:
+    """See :func:`di_kernels.ops.attention.gathered_attention`."""
+    out = torch.empty(q.shape, dtype=q.dtype)
+    if keys.stride(1) != 1:
+        keys = keys.contiguous()
+    _native.gathered_attention(q.contiguous(), keys, index.contiguous(), sink.contiguous(), scale, out)
+    return out
+
+
+def _window(window: WindowKeys) -> tuple[Tensor | str | int, ...]:
+    """Arguments of the native function; records are read in place, only the row arrays are made dense."""
+    return (
+        window.ring,
+        window.fresh,
+        window.entry.value,
+        window.slot.contiguous(),
+        window.split.contiguous(),
+        window.fresh_start.contiguous(),
+        window.begin.contiguous(),
+        window.end.contiguous(),
+        window.width,
+    )
+
+
+def _entries(entries: EntryKeys) -> tuple[Tensor | str, ...]:
+    return (
+        entries.pages,
+        entries.entry.value,
+        entries.block_table.contiguous(),
+        entries.sequence.contiguous(),
+        entries.selected.contiguous(),
+    )
