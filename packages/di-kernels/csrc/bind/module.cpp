@@ -55,6 +55,7 @@ NB_MODULE(_native, m) {
   di::bind::bind_norm(m);
   di::bind::bind_attention(m);
   di::bind::bind_compress(m);
+  di::bind::bind_indexer(m);
   di::bind::bind_topk(m);
   di::bind::bind_sampling(m);
 }

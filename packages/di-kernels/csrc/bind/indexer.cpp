@@ -1,0 +1,96 @@
+#include "cpu/indexer.hpp"
+
+#include "bind/records.hpp"
+#include "bind/tensor.hpp"
+
+namespace di::bind {
+namespace {
+
+// (values, scales or None, block_table, sequence)
+IndexPages index_pages(const nb::tuple& t, const IndexShape& shape) {
+  IndexPages pages{};
+  const View values = nb::cast<View>(t[0]);
+  if (t[1].is_none()) {
+    const auto array = rows<float, 3>(values, "values");
+    require_width("values", array.shape[2], shape.dim);
+    pages.values = as_grid(array, RecordFormat::kFloat32);
+  } else {
+    constexpr RecordFormat format = RecordFormat::kMxfp4;
+    const auto codes = rows<uint8_t, 3>(values, "values");
+    const auto scales = rows<uint8_t, 3>(nb::cast<View>(t[1]), "scales");
+    require(shape.dim % record_group(format) == 0,
+            "index_scores: the index dimension must be a multiple of 32");
+    require_width("values", codes.shape[2], value_bytes(format, shape.dim));
+    require_width("scales", scales.shape[2], scale_bytes(format, shape.dim));
+    require(codes.shape[0] == scales.shape[0] && codes.shape[1] == scales.shape[1],
+            "index_scores: values and scales must have the same blocks and entries");
+    pages.values = as_grid(codes, format);
+    pages.scales = as_grid(scales, format);
+  }
+  const auto table = dense<int32_t, 2>(nb::cast<View>(t[2]), "block_table");
+  const auto sequence = dense<int32_t, 1>(nb::cast<View>(t[3]), "sequence");
+  require(sequence.shape[0] == shape.rows, "index_scores: sequence must have one element a row");
+  require(pages.values.inner > 0, "index_scores: a block must hold at least one entry");
+  pages.block_table = table.data;
+  pages.sequences = table.shape[0];
+  pages.table_width = table.shape[1];
+  pages.sequence = sequence.data;
+  return pages;
+}
+
+template <class T>
+void call(const View& q, const View& weights, const nb::tuple& pages, const View& visible,
+          const nb::object& entries, const View& out) {
+  const auto in = dense<T, 3>(q, "q");
+  const auto w = dense<T, 2>(weights, "head_weights");
+  const auto v = dense<int32_t, 1>(visible, "visible");
+  const auto o = dense<float, 2>(out, "out");
+  const IndexShape shape{in.shape[0], in.shape[1], in.shape[2]};
+  require(w.shape[0] == shape.rows && w.shape[1] == shape.heads && v.shape[0] == shape.rows &&
+              o.shape[0] == shape.rows,
+          "index_scores: shapes do not agree");
+  IndexTargets targets{v.data, nullptr, o.shape[1]};
+  if (!entries.is_none()) {
+    const auto e = dense<int32_t, 2>(nb::cast<View>(entries), "entries");
+    require(e.shape == o.shape, "index_scores: entries and out must have the same shape");
+    targets.entries = e.data;
+  }
+  const IndexPages keys = index_pages(pages, shape);
+  nb::gil_scoped_release release;
+  index_scores<T>(shape, in.data, w.data, keys, targets, o.data);
+}
+
+}  // namespace
+
+void bind_indexer(nb::module_& m) {
+  m.def(
+      "index_scores",
+      [](View q, View weights, nb::tuple pages, View visible, nb::object entries, View out) {
+        is<bf16>(q) ? call<bf16>(q, weights, pages, visible, entries, out)
+                    : call<float>(q, weights, pages, visible, entries, out);
+      },
+      nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg());
+  m.def("candidate_blocks", [](View scores, View visible, int64_t block_size, View out) {
+    const auto s = rows<float, 2>(scores, "scores");
+    const auto v = dense<int32_t, 1>(visible, "visible");
+    const auto o = dense<int32_t, 2>(out, "out");
+    require(v.shape[0] == s.shape[0] && o.shape[0] == s.shape[0],
+            "candidate_blocks: row counts do not agree");
+    require(block_size >= 1 && o.shape[1] >= 1,
+            "candidate_blocks: block_size and top_blocks must be positive");
+    nb::gil_scoped_release release;
+    candidate_blocks(s.data, s.stride[0], s.shape[0], s.shape[1], v.data, block_size, o.shape[1], o.data);
+  });
+  m.def("candidate_entries", [](View blocks, View visible, int64_t block_size, View out) {
+    const auto b = dense<int32_t, 2>(blocks, "blocks");
+    const auto v = dense<int32_t, 1>(visible, "visible");
+    const auto o = dense<int32_t, 2>(out, "out");
+    require(block_size >= 1, "candidate_entries: block_size must be positive");
+    require(v.shape[0] == b.shape[0] && o.shape[0] == b.shape[0] && o.shape[1] == b.shape[1] * block_size,
+            "candidate_entries: shapes do not agree");
+    nb::gil_scoped_release release;
+    candidate_entries(b.data, b.shape[0], b.shape[1], v.data, block_size, o.data);
+  });
+}
+
+}  // namespace di::bind

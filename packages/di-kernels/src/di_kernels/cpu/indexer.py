@@ -1,0 +1,42 @@
+"""CPU kernels of the indexer family."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from di_kernels import _native
+from di_kernels.ops.indexer import IndexPages
+
+
+def index_scores(
+    q: Tensor, head_weights: Tensor, pages: IndexPages, visible: Tensor, entries: Tensor | None
+) -> Tensor:
+    """See :func:`di_kernels.ops.indexer.index_scores`."""
+    if entries is not None:
+        entries = entries.contiguous()
+        width = entries.shape[1]
+    else:
+        width = max(0, int(visible.max())) if visible.numel() else 0
+    out = torch.empty((q.shape[0], width), dtype=torch.float32)
+    keys = (pages.values, pages.scales, pages.block_table.contiguous(), pages.sequence.contiguous())
+    _native.index_scores(
+        q.contiguous(), head_weights.contiguous(), keys, visible.contiguous(), entries, out
+    )
+    return out
+
+
+def candidate_blocks(scores: Tensor, visible: Tensor, block_size: int, top_blocks: int) -> Tensor:
+    """See :func:`di_kernels.ops.indexer.candidate_blocks`."""
+    out = torch.empty((scores.shape[0], top_blocks), dtype=torch.int32)
+    if scores.stride(1) != 1:
+        scores = scores.contiguous()
+    _native.candidate_blocks(scores, visible.contiguous(), block_size, out)
+    return out
+
+
+def candidate_entries(blocks: Tensor, visible: Tensor, block_size: int) -> Tensor:
+    """See :func:`di_kernels.ops.indexer.candidate_entries`."""
+    out = torch.empty((blocks.shape[0], blocks.shape[1] * block_size), dtype=torch.int32)
+    _native.candidate_entries(blocks.contiguous(), visible.contiguous(), block_size, out)
+    return out
