@@ -22,8 +22,6 @@ MXFP4_MIN_AMAX = 6 * 2.0**-126
 UE8M0_NAN = 0xFF
 E4M3_NAN = 0x7F
 
-_GROUP = {EntryFormat.FP8: 32, EntryFormat.FP4: 16, EntryFormat.MXFP4: 32}
-
 
 def e4m3_encode(x: Tensor) -> Tensor:
     """E4M3 codes of float32 values: nearest, ties to even, saturating at 448: uint8 like ``x``."""
@@ -88,7 +86,7 @@ def _power_of_two_inverse(scales: Tensor) -> Tensor:
 
 def encode(x: Tensor, entry: EntryFormat) -> tuple[Tensor, Tensor]:
     """See :func:`di_kernels.ops.formats.encode`. The codes of a group with a NaN scale are 0."""
-    groups = _groups(x.to(torch.float32), _GROUP[entry])
+    groups = _groups(x.to(torch.float32), entry.group)
     amax = groups.abs().amax(dim=-1)
     if entry is EntryFormat.FP4:
         limit = (amax.clamp(min=FP4_MIN_AMAX) * torch.tensor(1 / 6, dtype=torch.float32)).clamp(max=E4M3_MAX)
@@ -112,7 +110,7 @@ def decode(codes: Tensor, scales: Tensor, entry: EntryFormat, dtype: torch.dtype
     """See :func:`di_kernels.ops.formats.decode`."""
     values = e4m3_decode(codes) if entry is EntryFormat.FP8 else e2m1_decode(unpack_nibbles(codes))
     scale = e4m3_decode(scales) if entry is EntryFormat.FP4 else ue8m0_decode(scales)
-    return (_groups(values, _GROUP[entry]) * scale[..., None]).flatten(-2).to(dtype)
+    return (_groups(values, entry.group) * scale[..., None]).flatten(-2).to(dtype)
 
 
 class _StraightThrough(torch.autograd.Function):
@@ -146,8 +144,8 @@ def decode_records(records: Tensor, entry: EntryFormat, dtype: torch.dtype = tor
     """See :func:`di_kernels.ops.formats.decode_records`."""
     if entry is EntryFormat.FLOAT32:
         return records.to(dtype)
-    bytes_per_group = entry.record_bytes(_GROUP[entry])
-    dim = records.shape[-1] // bytes_per_group * _GROUP[entry]
+    bytes_per_group = entry.record_bytes(entry.group)
+    dim = records.shape[-1] // bytes_per_group * entry.group
     values = entry.value_bytes(dim)
     # Reinterpreting bytes as torch's 8-bit floats needs contiguous memory.
     codes, scales = records[..., :values].contiguous(), records[..., values:].contiguous()
