@@ -52,6 +52,7 @@ NB_MODULE(_native, m) {
     di::set_num_threads(count);
   });
   di::bind::bind_formats(m);
+  di::bind::bind_linear(m);
   di::bind::bind_norm(m);
   di::bind::bind_attention(m);
   di::bind::bind_compress(m);

@@ -67,7 +67,11 @@ inline uint8_t encode_fp4_group(const float* x, uint8_t* codes) {
   return byte;
 }
 
-inline void decode_e2m1(const uint8_t* codes, float scale, int64_t n, float* x) {
+inline void decode_e4m3(const uint8_t* __restrict codes, float scale, int64_t n, float* __restrict x) {
+  for (int64_t i = 0; i < n; ++i) x[i] = e4m3_to_float(codes[i]) * scale;
+}
+
+inline void decode_e2m1(const uint8_t* __restrict codes, float scale, int64_t n, float* __restrict x) {
   for (int64_t i = 0; i < n / 2; ++i) {
     x[2 * i] = e2m1_to_float(codes[i]) * scale;
     x[2 * i + 1] = e2m1_to_float(static_cast<uint8_t>(codes[i] >> 4)) * scale;
@@ -91,8 +95,7 @@ DI_MULTIVERSION
 void decode_groups(GroupFormat format, const uint8_t* codes, const uint8_t* scales, int64_t dim, float* x) {
   if (format == GroupFormat::fp8) {
     for (int64_t g = 0; g < dim / 32; ++g) {
-      const float scale = ue8m0_to_float(scales[g]);
-      for (int64_t i = 32 * g; i < 32 * g + 32; ++i) x[i] = e4m3_to_float(codes[i]) * scale;
+      decode_e4m3(codes + 32 * g, ue8m0_to_float(scales[g]), 32, x + 32 * g);
     }
   } else if (format == GroupFormat::mxfp4) {
     for (int64_t g = 0; g < dim / 32; ++g) {
@@ -109,8 +112,8 @@ DI_MULTIVERSION
 void round_trip_fp8(float* x, int64_t dim) {
   for (int64_t g = 0; g < dim / 32; ++g) {
     uint8_t codes[32];
-    const float scale = ue8m0_to_float(encode_fp8_group(x + 32 * g, codes));
-    for (int i = 0; i < 32; ++i) x[32 * g + i] = e4m3_to_float(codes[i]) * scale;
+    const uint8_t scale = encode_fp8_group(x + 32 * g, codes);
+    decode_e4m3(codes, ue8m0_to_float(scale), 32, x + 32 * g);
   }
 }
 

@@ -20,13 +20,19 @@ constexpr int64_t code_bytes(GroupFormat format, int64_t dim) {
 constexpr uint8_t kE4m3Nan = 0x7f;
 constexpr uint8_t kUe8m0Nan = 0xff;
 
+// `a` where the condition holds, else `b`, without a branch: compilers vectorize loops over it.
+inline uint32_t select_bits(bool condition, uint32_t a, uint32_t b) {
+  const uint32_t mask = 0u - static_cast<uint32_t>(condition);
+  return (a & mask) | (b & ~mask);
+}
+
 inline float e4m3_to_float(uint8_t code) {
   const uint32_t magnitude = code & 0x7fu;
   const float subnormal = static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-9f;
   const uint32_t normal = (magnitude << 20) + (120u << 23);
-  uint32_t bits = magnitude < 8 ? std::bit_cast<uint32_t>(subnormal) : normal;
-  bits = magnitude == 0x7f ? 0x7fc00000u : bits;
-  return std::bit_cast<float>(bits | (static_cast<uint32_t>(code & 0x80u) << 24));
+  uint32_t bits = select_bits(magnitude < 8, std::bit_cast<uint32_t>(subnormal), normal);
+  bits = select_bits(magnitude == 0x7f, 0x7fc00000u, bits);
+  return std::bit_cast<float>(bits | (code & 0x80u) << 24);
 }
 
 // Nearest, ties to even, saturating at 448 (infinities too); a NaN stays a NaN.
@@ -38,9 +44,9 @@ inline uint8_t to_e4m3(float x) {
   const uint32_t subnormal = std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(0x1p14f);
   const uint32_t rounded_up = magnitude + 0x7ffffu + ((magnitude >> 20) & 1u);
   const uint32_t normal = (rounded_up >> 20) - (120u << 3);
-  uint32_t code = magnitude < std::bit_cast<uint32_t>(0x1p-6f) ? subnormal : normal;
-  code = magnitude > std::bit_cast<uint32_t>(448.0f) ? 0x7eu : code;
-  code = magnitude > 0x7f800000u ? uint32_t{kE4m3Nan} : code;
+  uint32_t code = select_bits(magnitude < std::bit_cast<uint32_t>(0x1p-6f), subnormal, normal);
+  code = select_bits(magnitude > std::bit_cast<uint32_t>(448.0f), 0x7eu, code);
+  code = select_bits(magnitude > 0x7f800000u, kE4m3Nan, code);
   return static_cast<uint8_t>(code | (u >> 24 & 0x80u));
 }
 
@@ -48,9 +54,9 @@ inline uint8_t to_e4m3(float x) {
 inline float e2m1_to_float(uint8_t code) {
   const uint32_t magnitude = code & 7u;
   const uint32_t normal = (magnitude << 22) + (126u << 23);
-  const uint32_t subnormal = magnitude == 1 ? std::bit_cast<uint32_t>(0.5f) : 0u;
-  const uint32_t bits = magnitude < 2 ? subnormal : normal;
-  return std::bit_cast<float>(bits | (static_cast<uint32_t>(code & 8u) << 28));
+  const uint32_t zero_or_half = magnitude * std::bit_cast<uint32_t>(0.5f);
+  const uint32_t bits = select_bits(magnitude < 2, zero_or_half, normal);
+  return std::bit_cast<float>(bits | (code & 8u) << 28);
 }
 
 // Nearest, ties to the even code, saturating at 6; the sign of zero is kept. `x` is not a NaN.

@@ -1,0 +1,193 @@
+"""Products with weights in their stored form: golden values, the reference on hostile values, independence of rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from di_kernels.ops.linear import LinearWeight, WeightFormat, grouped_linear, linear
+from di_kernels.reference import formats as reference_formats
+from di_kernels.reference import linear as reference
+from di_kernels.testing import (
+    Hostile,
+    assert_same_bits,
+    device_backends,
+    hostile,
+    misaligned,
+    threads,
+    with_gaps,
+    with_row_gaps,
+)
+from torch import Tensor
+
+FORMATS = list(WeightFormat)
+KINDS = [kind for kind in Hostile if kind.finite and kind is not Hostile.EXTREMES]
+# Products of the extremes overflow float32; what is left then depends on the order of the sum.
+
+
+def random_weight(form: WeightFormat, n: int, k: int, seed: int = 0) -> LinearWeight:
+    generator = torch.Generator().manual_seed(seed)
+    if form in (WeightFormat.FLOAT32, WeightFormat.BFLOAT16):
+        values = torch.randn(n, k, generator=generator)
+        return LinearWeight.dense(values if form is WeightFormat.FLOAT32 else values.to(torch.bfloat16))
+
+    def integers(low: int, high: int, *shape: int) -> Tensor:
+        return torch.randint(low, high, shape, generator=generator, dtype=torch.uint8)
+
+    if form is WeightFormat.MXFP4:
+        return LinearWeight.mxfp4(integers(0, 256, n, k // 2), integers(122, 130, n, k // 32))
+    codes = integers(0, 0x7F, n, k) | integers(0, 2, n, k) * 128
+    return LinearWeight.fp8(codes, integers(116, 124, n // 32, k // 32))
+
+
+def assert_close_to_exact(y: Tensor, x: Tensor, weight: Tensor, *, places: int = 24) -> None:
+    """``y`` is ``x . weight^T`` up to the error bound of a float32 sum of its length and one rounding of the result.
+
+    64 partial sums and a tree: no term passes more than k/64 + 70 additions, each wrong by at most 2^-24 of a
+    partial sum, and no partial sum exceeds the sum of the magnitudes.
+    """
+    exact = x.double() @ weight.double().T
+    magnitude = x.double().abs() @ weight.double().abs().T
+    terms = x.shape[-1] / 64 + 70
+    bound = magnitude * terms * 2.0**-24 + exact.abs() * 2.0**-places + 1e-37
+    assert (y.double() - exact).abs().le(bound).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "weight"), [("fp8", LinearWeight.fp8), ("fp4", LinearWeight.mxfp4)], ids=["fp8", "mxfp4"]
+)
+def test_golden_products(golden, name: str, weight) -> None:
+    matrix = weight(golden(f"gemm.w_{name}"), golden(f"gemm.w_{name}_scale"))
+    x = golden("gemm.a.bf16")
+    assert_same_bits(linear(x, matrix, quantize_input=True), golden(f"gemm.{name}.out.bf16"))
+    wide = linear(x, matrix, quantize_input=True, out_dtype=torch.float32)
+    torch.testing.assert_close(wide.double(), golden(f"gemm.{name}.exact_f64"), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", device_backends("linear"))
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("form", FORMATS)
+def test_matches_reference(form: WeightFormat, dtype: torch.dtype, kind: Hostile, device: str) -> None:
+    x = hostile(kind, 5, 96, dtype=dtype)
+    weight = random_weight(form, 64, 96)
+    moved = LinearWeight(
+        form, weight.data.to(device), None if weight.scale is None else weight.scale.to(device)
+    )
+    matrix = reference.dequantize(weight)
+    for quantize in (False, True):
+        seen = reference_formats.round_trip(x, reference_formats.EntryFormat.FP8) if quantize else x
+        for layout in (x, with_gaps(x), with_row_gaps(x)):
+            y = linear(layout.to(device), moved, quantize_input=quantize, out_dtype=torch.float32)
+            assert_close_to_exact(y.cpu(), seen, matrix)
+        assert_same_bits(linear(x, weight, quantize_input=quantize), y.cpu().to(dtype))
+        narrow = linear(x, weight, quantize_input=quantize, out_dtype=torch.bfloat16)
+        assert_close_to_exact(narrow, seen, matrix, places=8)
+
+
+@pytest.mark.parametrize("k", [1, 2, 15, 63, 64, 65, 127, 300])
+@pytest.mark.parametrize("n", [1, 2, 3, 16, 17, 33])
+def test_odd_sizes_of_plain_weights(n: int, k: int) -> None:
+    weight = random_weight(WeightFormat.FLOAT32, n, k)
+    for rows in (1, 2, 3):
+        x = hostile(Hostile.OUTLIERS, rows, k)
+        assert_close_to_exact(linear(x, weight), x, weight.data)
+
+
+@pytest.mark.parametrize(("rows", "n", "k"), [(0, 32, 64), (3, 0, 64), (3, 32, 0), (0, 0, 0)])
+@pytest.mark.parametrize("form", FORMATS)
+def test_empty_products(form: WeightFormat, rows: int, n: int, k: int) -> None:
+    y = linear(torch.ones(rows, k), random_weight(form, n, k), quantize_input=form is WeightFormat.FP8)
+    assert_same_bits(y, torch.zeros(rows, n))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_row_does_not_depend_on_rows_neighbours_or_threads(form: WeightFormat) -> None:
+    weight = random_weight(form, 96, 160)
+    x = hostile(Hostile.OUTLIERS, 300, 160, dtype=torch.bfloat16)
+    quantize = form in (WeightFormat.FP8, WeightFormat.MXFP4)
+
+    def run(rows: Tensor) -> Tensor:
+        return linear(rows, weight, quantize_input=quantize, out_dtype=torch.float32)
+
+    with threads(1):
+        together = run(x)
+    with threads(2):
+        assert_same_bits(run(x), together)
+        for start, stop in ((0, 1), (1, 3), (100, 107), (255, 257), (299, 300)):
+            assert_same_bits(run(x[start:stop]), together[start:stop])
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_bad_row_touches_no_other(form: WeightFormat, bad: float) -> None:
+    weight = random_weight(form, 32, 64)
+    x = hostile(Hostile.NORMAL, 4, 64, dtype=torch.bfloat16)
+    clean = linear(x, weight, quantize_input=True)
+    x[2, 40] = bad
+    got = linear(x, weight, quantize_input=True)
+    assert got[2].isnan().all()
+    keep = torch.tensor([0, 1, 3])
+    assert_same_bits(got[keep], clean[keep])
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_weights_are_used_where_they_lie(form: WeightFormat) -> None:
+    weight = random_weight(form, 64, 96)
+    scale = None if weight.scale is None else misaligned(weight.scale)
+    moved = LinearWeight(form, misaligned(weight.data), scale)
+    x = hostile(Hostile.NORMAL, 3, 96, dtype=torch.bfloat16)
+    assert_same_bits(linear(x, moved), linear(x, weight))
+    assert_same_bits(linear(x, weight.rows(32, 64)), linear(x, weight)[:, 32:])
+    gaps = LinearWeight(form, with_row_gaps(weight.data), None if scale is None else with_row_gaps(scale))
+    assert_same_bits(linear(x, gaps), linear(x, weight))
+    assert_same_bits(moved.data.clone(), weight.data)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("form", FORMATS)
+def test_groups_equal_separate_products(form: WeightFormat, dtype: torch.dtype) -> None:
+    weight = random_weight(form, 96, 64)
+    x = hostile(Hostile.OUTLIERS, 5, 3, 64, dtype=dtype)
+    expected = [linear(x[:, g], weight.rows(32 * g, 32 * g + 32)) for g in range(3)]
+    for layout in (x, with_gaps(x), x.transpose(0, 1).contiguous().transpose(0, 1)):
+        assert_same_bits(grouped_linear(layout, weight, 3), torch.cat(expected, dim=1))
+    exact = reference.grouped_linear(x, weight, 3)
+    tolerance = {torch.bfloat16: 2.0**-7, torch.float32: 1e-4}[dtype]
+    torch.testing.assert_close(grouped_linear(x, weight, 3), exact, rtol=tolerance, atol=0.02)
+
+
+def test_groups_need_not_end_at_scale_blocks() -> None:
+    weight = random_weight(WeightFormat.FP8, 32, 64)
+    x = hostile(Hostile.NORMAL, 2, 4, 64, dtype=torch.bfloat16)
+    whole = torch.stack([linear(x[:, g], weight) for g in range(4)], dim=1)
+    expected = torch.cat([whole[:, g, 8 * g : 8 * g + 8] for g in range(4)], dim=1)
+    assert_same_bits(grouped_linear(x, weight, 4), expected)
+
+
+def test_bad_arguments_are_refused() -> None:
+    weight = random_weight(WeightFormat.FP8, 32, 64)
+    with pytest.raises(ValueError, match="x has shape"):
+        linear(torch.zeros(2, 63), weight)
+    with pytest.raises(TypeError, match="float64"):
+        linear(torch.zeros(2, 64, dtype=torch.float64), weight)
+    with pytest.raises(TypeError, match="out_dtype"):
+        linear(torch.zeros(2, 64), weight, out_dtype=torch.float16)
+    with pytest.raises(ValueError, match="multiple of 32"):
+        linear(torch.zeros(2, 33), random_weight(WeightFormat.FLOAT32, 2, 33), quantize_input=True)
+    with pytest.raises(ValueError, match="multiple of 5"):
+        grouped_linear(torch.zeros(2, 5, 64), weight, 5)
+    with pytest.raises(ValueError, match="scale has shape"):
+        LinearWeight.fp8(torch.zeros(32, 64, dtype=torch.uint8), torch.zeros(1, 1, dtype=torch.uint8))
+
+
+def test_an_inconsistent_weight_is_refused_by_the_kernel() -> None:
+    codes = torch.zeros(32, 64, dtype=torch.uint8)
+    x = torch.zeros(1, 64)
+    with pytest.raises(ValueError, match="needs its scales"):
+        linear(x, LinearWeight(WeightFormat.FP8, codes))
+    with pytest.raises(ValueError, match="shapes do not agree"):
+        linear(x, LinearWeight(WeightFormat.FP8, codes, torch.zeros(1, 3, dtype=torch.uint8)))
+    with pytest.raises(TypeError, match="weight data must have dtype uint8"):
+        linear(x, LinearWeight(WeightFormat.FP8, codes.float(), torch.zeros(1, 2, dtype=torch.uint8)))
+    with pytest.raises(ValueError, match="contiguous in its last dimension"):
+        linear(x, LinearWeight.dense(with_gaps(torch.zeros(3, 64))))
