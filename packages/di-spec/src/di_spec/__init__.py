@@ -1,1 +1,43 @@
 """Sampling, logprobs, stop conditions and incremental detokenisation."""
+
+from di_spec.commit import (
+    Alternative,
+    FinishReason,
+    LogprobEntry,
+    RequestClosedError,
+    RequestDelta,
+    RequestOutputState,
+    Usage,
+)
+from di_spec.detokenizer import IncrementalDetokenizer, TokenBytes, UnsupportedTokenizerError
+from di_spec.logprobs import NonFiniteLogitsError, TokenLogprobs, prompt_logprobs, token_logprobs
+from di_spec.params import InvalidParameterError, SamplingParams, child_seed
+from di_spec.sampler import Sampler, SamplerOutput, SamplerStats
+from di_spec.state import SamplingState
+from di_spec.stops import StopMatcher
+
+__all__ = [
+    "Alternative",
+    "FinishReason",
+    "IncrementalDetokenizer",
+    "InvalidParameterError",
+    "LogprobEntry",
+    "NonFiniteLogitsError",
+    "RequestClosedError",
+    "RequestDelta",
+    "RequestOutputState",
+    "Sampler",
+    "SamplerOutput",
+    "SamplerStats",
+    "SamplingParams",
+    "SamplingState",
+    "StopMatcher",
+    "TokenBytes",
+    "TokenLogprobs",
+    "UnsupportedTokenizerError",
+    "Usage",
+    "child_seed",
+    "prompt_logprobs",
+    "token_logprobs",
+]
+__version__ = "0.1.0"

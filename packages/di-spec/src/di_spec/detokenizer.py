@@ -30,7 +30,7 @@ class TokenBytes:
                 f"tokenizer.decoder: got {type(tokenizer.decoder).__name__}, allowed: ByteLevel"
             )
         self._tokenizer = tokenizer
-        self._byte_of_character = _byte_of_character()
+        self._byte_of_character = byte_of_character()
         self._special = {
             token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special
         }
@@ -101,7 +101,7 @@ class IncrementalDetokenizer:
         return tail
 
 
-def _byte_of_character() -> dict[str, int]:
+def byte_of_character() -> dict[str, int]:
     """The GPT-2 byte alphabet: printable Latin-1 is itself, the other bytes are U+0100 onwards, in order."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]

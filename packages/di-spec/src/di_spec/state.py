@@ -1,0 +1,117 @@
+"""What the sampler knows about one request besides its logits."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from di_spec.params import InvalidParameterError, SamplingParams
+
+_NO_IDS: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+_FIRST_GROWTH = 64
+
+
+class TokenCounts:
+    """The distinct tokens of a request with their number of occurrences in the output, 0 for prompt-only
+    ones.
+
+    Kept as two parallel arrays that grow, so that a step hands them to the kernel as they are.
+    """
+
+    def __init__(self, prompt_ids: Sequence[int]) -> None:
+        distinct = list(dict.fromkeys(int(token) for token in prompt_ids))
+        self._index = {token: index for index, token in enumerate(distinct)}
+        self._ids = np.array(distinct, dtype=np.int64)
+        self._counts = np.zeros(len(distinct), dtype=np.int32)
+
+    @property
+    def ids(self) -> NDArray[np.int64]:
+        """Distinct token ids, int64 ``[entries]``, in order of first appearance."""
+        return self._ids[: len(self._index)]
+
+    @property
+    def counts(self) -> NDArray[np.int32]:
+        """Occurrences in the output, int32 ``[entries]``."""
+        return self._counts[: len(self._index)]
+
+    def add(self, token_ids: Sequence[int]) -> None:
+        """Count more output tokens."""
+        for token, count in Counter(token_ids).items():
+            index = self._index.setdefault(token, len(self._index))
+            if index == len(self._ids):
+                growth = max(_FIRST_GROWTH, index)
+                self._ids = np.concatenate([self._ids, np.zeros(growth, dtype=np.int64)])
+                self._counts = np.concatenate([self._counts, np.zeros(growth, dtype=np.int32)])
+            self._ids[index] = token
+            self._counts[index] += count
+
+
+class SamplingState:
+    """Sampling parameters of one running request and what they have to be applied to.
+
+    It changes only by ``record``, which the commit of the request calls with the tokens that were kept, so a
+    request that is preempted and recomputed goes on with the same state.
+    """
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        prompt_ids: Sequence[int] = (),
+        eos_token_ids: Sequence[int] = (),
+        *,
+        vocab_size: int,
+    ) -> None:
+        """Start a request.
+
+        Args:
+            params: with ``n == 1``; a request for more is several states (``SamplingParams.children``).
+            prompt_ids: tokens of the prompt, which the repetition penalty looks at.
+            eos_token_ids: the model's end tokens.
+            vocab_size: columns of the logits.
+
+        Raises:
+            InvalidParameterError: a token id is outside the vocabulary, or ``n`` is not 1.
+        """
+        if params.n != 1:
+            raise InvalidParameterError("n", params.n, "1 for a single continuation")
+        params.validate_for(vocab_size)
+        for token in prompt_ids:
+            if not 0 <= token < vocab_size:
+                raise InvalidParameterError("prompt_ids", token, f"token ids 0..{vocab_size - 1}")
+        self.params = params
+        self.seed = secrets.randbits(64) if params.seed is None else params.seed % (1 << 64)
+        self.num_output_tokens = 0
+        self.counts = TokenCounts(prompt_ids) if params.penalised else None
+        # An end token outside the vocabulary cannot be drawn and needs no mask.
+        eos = () if params.ignore_eos else tuple(token for token in eos_token_ids if token < vocab_size)
+        self._end_ids = np.array(sorted({*eos, *(params.stop_token_ids or ())}), dtype=np.int64)
+        bias = params.logit_bias or {}
+        self.bias_ids: NDArray[np.int64] = np.array(list(bias), dtype=np.int64)
+        self.bias_values: NDArray[np.float32] = np.array(list(bias.values()), dtype=np.float32)
+
+    def record(self, token_ids: Sequence[int]) -> None:
+        """Take note of output tokens that were committed."""
+        self.num_output_tokens += len(token_ids)
+        if self.counts is not None:
+            self.counts.add(token_ids)
+
+    @property
+    def forced_token(self) -> int | None:
+        """The golden token of the next position, if it is forced (decoding spec, 7.2)."""
+        golden = self.params.golden_token_ids or ()
+        token = golden[self.num_output_tokens] if self.num_output_tokens < len(golden) else -1
+        return None if token == -1 else token
+
+    @property
+    def forbidden_ids(self) -> NDArray[np.int64]:
+        """Tokens that would end the output before ``min_tokens``; int64, empty from then on."""
+        return self._end_ids if self.num_output_tokens < self.params.min_tokens else _NO_IDS
+
+    @property
+    def edits_logits(self) -> bool:
+        """Whether bias, minimum length or penalties change the next row of logits."""
+        return self.counts is not None or len(self.bias_ids) > 0 or len(self.forbidden_ids) > 0
