@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -106,7 +107,7 @@ def tiny_config(
             of the compressed vocabulary, ids of protocol tokens) is filled in unless given.
         vision: keys of ``vision_config`` to replace.
     """
-    merged = {**TEXT, **(text or {})}
+    merged = {**copy.deepcopy(dict(TEXT)), **(text or {})}
     tokenizer = tiny_tokenizer(merged["vocab_size"])
     merged.setdefault("dspark_noise_token_id", tokenizer.token_to_id(NOISE_TOKEN))
     if merged["engram_layer_ids"]:
@@ -124,7 +125,7 @@ def tiny_config(
         "vision_config": {**VISION, **(vision or {})},
     }
     if quantized:
-        config["quantization_config"] = dict(QUANTIZATION)
+        config["quantization_config"] = copy.deepcopy(dict(QUANTIZATION))
     return config
 
 
