@@ -167,22 +167,33 @@ void bind_block_pool(nb::module_& m) {
       .value("OK", AllocStatus::kOk, "Allocating them now succeeds.")
       .value("LATER", AllocStatus::kLater, "Possible when others have freed theirs.");
 
-  nb::class_<BlockPool>(m, "BlockPool")
+  nb::class_<BlockPool>(
+      m, "BlockPool",
+      "Reference-counted allocator of the indices 1 .. num_blocks-1; index 0 is never handed out.\n\n"
+      "What was freed first is reused first. All operations are O(1) per index and all or nothing: one\n"
+      "that raises BlockPoolError has changed nothing.")
       .def(nb::init<std::int32_t>(), "num_blocks"_a)
       .def(
           "allocate", [](BlockPool& pool, std::int32_t count) { return owned_array(pool.allocate(count)); },
-          "count"_a)
+          "count"_a, "Take free indices, each with one reference; int32 [count].")
       .def(
           "pin", [](BlockPool& pool, const ArrayView<BlockId>& ids) { pool.pin(as_span(ids)); },
-          nb::arg("ids").noconvert())
+          nb::arg("ids").noconvert(), "Add one reference per occurrence in ids, int32 [n]; all must be live.")
       .def(
           "free", [](BlockPool& pool, const ArrayView<BlockId>& ids) { pool.free(as_span(ids)); },
-          nb::arg("ids").noconvert())
-      .def("can_allocate", &BlockPool::can_allocate, "count"_a)
-      .def("ref_count", &BlockPool::ref_count, "block_id"_a)
-      .def("free_list", [](const BlockPool& pool) { return owned_array(pool.free_list()); })
-      .def("free_list_backwards",
-           [](const BlockPool& pool) { return owned_array(pool.free_list_backwards()); })
+          nb::arg("ids").noconvert(),
+          "Drop one reference per occurrence in ids, int32 [n], the last entry first, so that the tail of a\n"
+          "sequence is reused before its head.")
+      .def("can_allocate", &BlockPool::can_allocate, "count"_a,
+           "Whether count indices can be had: an AllocStatus.")
+      .def("ref_count", &BlockPool::ref_count, "block_id"_a, "References of an index; 0: free.")
+      .def(
+          "free_list", [](const BlockPool& pool) { return owned_array(pool.free_list()); },
+          "Free indices, next one first; int32 [num_free].")
+      .def(
+          "free_list_backwards",
+          [](const BlockPool& pool) { return owned_array(pool.free_list_backwards()); },
+          "The same list walked from its end, for tests.")
       .def_prop_ro("num_blocks", &BlockPool::num_blocks)
       .def_prop_ro("num_free", &BlockPool::num_free)
       .def_prop_ro("num_used", &BlockPool::num_used);
@@ -224,8 +235,9 @@ void bind_scheduler(nb::module_& m) {
           "commit",
           [](Scheduler& self, const ArrayView<Token>& tokens, const ArrayView<std::int32_t>& counts,
              const std::optional<ArrayView<bool>>& failed) {
-            return commit_arrays(self.commit(as_span(tokens), as_span(counts),
-                                             failed ? as_span(*failed) : std::span<const bool>{}));
+            std::optional<std::span<const bool>> flags;
+            if (failed) flags = as_span(*failed);
+            return commit_arrays(self.commit(as_span(tokens), as_span(counts), flags));
           },
           nb::arg("tokens").noconvert(), nb::arg("counts").noconvert(), nb::arg("failed").noconvert().none())
       .def("has_unfinished", &Scheduler::has_unfinished)

@@ -101,7 +101,7 @@ void Scheduler::count_step(const Selection& selection) {
 }
 
 CommitResult Scheduler::commit(std::span<const Token> tokens, std::span<const std::int32_t> counts,
-                               std::span<const bool> failed) {
+                               std::optional<std::span<const bool>> failed) {
   if (!plan_open_) throw StepOrderError("commit() was called without a plan to commit");
   check_results(tokens, counts, failed);
   const std::vector<PlannedRows> planned = std::exchange(in_flight_, {});
@@ -116,7 +116,7 @@ CommitResult Scheduler::commit(std::span<const Token> tokens, std::span<const st
       continue;
     }
     const auto count = static_cast<std::size_t>(counts[index]);
-    const Committed committed = commit_rows(rows, tokens.first(count), !failed.empty() && failed[index]);
+    const Committed committed = commit_rows(rows, tokens.first(count), failed && (*failed)[index]);
     tokens = tokens.subspan(count);
     result.seq_ids.push_back(rows.sequence->id());
     result.num_committed.push_back(committed.num_tokens);
@@ -127,15 +127,15 @@ CommitResult Scheduler::commit(std::span<const Token> tokens, std::span<const st
 }
 
 void Scheduler::check_results(std::span<const Token> tokens, std::span<const std::int32_t> counts,
-                              std::span<const bool> failed) const {
+                              std::optional<std::span<const bool>> failed) const {
   std::size_t num_sampling = 0;
   for (const PlannedRows& rows : in_flight_) num_sampling += rows.samples ? 1 : 0;
   if (counts.size() != num_sampling) {
     throw std::invalid_argument("counts has " + to_string(counts.size()) + " entries, the plan samples " +
                                 to_string(num_sampling) + " sequences");
   }
-  if (!failed.empty() && failed.size() != num_sampling) {
-    throw std::invalid_argument("failed has " + to_string(failed.size()) + " entries, the plan samples " +
+  if (failed && failed->size() != num_sampling) {
+    throw std::invalid_argument("failed has " + to_string(failed->size()) + " entries, the plan samples " +
                                 to_string(num_sampling) + " sequences");
   }
   std::int64_t total = 0;

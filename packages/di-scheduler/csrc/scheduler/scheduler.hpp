@@ -46,7 +46,7 @@ class Scheduler {
   bool finish(SeqId id, FinishReason reason);
   std::unique_ptr<StepPlan> plan();
   CommitResult commit(std::span<const Token> tokens, std::span<const std::int32_t> counts,
-                      std::span<const bool> failed);
+                      std::optional<std::span<const bool>> failed);
 
   bool has_unfinished() const { return !live_.empty() || !in_flight_.empty(); }
   const Config& config() const { return config_; }
@@ -61,7 +61,7 @@ class Scheduler {
  private:
   void check_admission(SeqId id, std::span<const Token> prompt, double arrival) const;
   void check_results(std::span<const Token> tokens, std::span<const std::int32_t> counts,
-                     std::span<const bool> failed) const;
+                     std::optional<std::span<const bool>> failed) const;
   Committed commit_rows(const PlannedRows& rows, std::span<const Token> tokens, bool failed);
   void end(SequencePtr sequence, FinishReason reason);
   void count_step(const Selection& selection);

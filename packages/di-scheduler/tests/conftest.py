@@ -1,0 +1,18 @@
+"""Hypothesis profiles: a fixed set of examples by default, many random ones with --hypothesis-profile=nightly."""
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "di-scheduler",
+    derandomize=True,
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("nightly", max_examples=3000, deadline=None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--hypothesis-profile") is None:
+        settings.load_profile("di-scheduler")
