@@ -75,7 +75,7 @@ void call_sparse(const View& q, const nb::tuple& window, const nb::object& entri
 template <class T>
 void call_gathered(const View& q, const View& keys, const View& index, const View& sink, float scale,
                    const View& out) {
-  constexpr RecordFormat format = sizeof(T) == 2 ? RecordFormat::kBfloat16 : RecordFormat::kFloat32;
+  constexpr RecordFormat format = sizeof(T) == 2 ? RecordFormat::bfloat16 : RecordFormat::float32;
   const Call<T> c(q, sink, out);
   const auto array = rows<T, 2>(keys, "keys");
   const auto chosen = dense<int32_t, 2>(index, "index");

@@ -13,9 +13,9 @@ IndexPages index_pages(const nb::tuple& t, const IndexShape& shape) {
   if (t[1].is_none()) {
     const auto array = rows<float, 3>(values, "values");
     require_width("values", array.shape[2], shape.dim);
-    pages.values = as_grid(array, RecordFormat::kFloat32);
+    pages.values = as_grid(array, RecordFormat::float32);
   } else {
-    constexpr RecordFormat format = RecordFormat::kMxfp4;
+    constexpr RecordFormat format = RecordFormat::mxfp4;
     const auto codes = rows<uint8_t, 3>(values, "values");
     const auto scales = rows<uint8_t, 3>(nb::cast<View>(t[1]), "scales");
     require(shape.dim % record_group(format) == 0,

@@ -9,10 +9,10 @@
 namespace di::bind {
 
 inline RecordFormat record_format(const std::string& name) {
-  if (name == "fp8") return RecordFormat::kFp8;
-  if (name == "fp4") return RecordFormat::kFp4;
-  if (name == "mxfp4") return RecordFormat::kMxfp4;
-  if (name == "float32") return RecordFormat::kFloat32;
+  if (name == "fp8") return RecordFormat::fp8;
+  if (name == "fp4") return RecordFormat::fp4;
+  if (name == "mxfp4") return RecordFormat::mxfp4;
+  if (name == "float32") return RecordFormat::float32;
   throw nb::value_error(("entry format is " + name + "; allowed: fp8, fp4, mxfp4, float32").c_str());
 }
 
@@ -55,7 +55,7 @@ RecordGrid record_grid(const View& v, const char* name, RecordFormat format, int
       return as_grid(array, format);
     }
   };
-  if (format == RecordFormat::kFloat32) return grid(static_cast<float*>(nullptr), dim);
+  if (format == RecordFormat::float32) return grid(static_cast<float*>(nullptr), dim);
   return grid(static_cast<uint8_t*>(nullptr), value_bytes(format, dim) + scale_bytes(format, dim));
 }
 

@@ -1,5 +1,6 @@
 #include "cpu/attention.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -74,7 +75,7 @@ void accumulate(const float* weight, const float* rescale, int64_t heads, const 
 struct RowKeys {
   std::vector<const uint8_t*> column;
   int64_t first_entry = 0;  // columns from here on have the format `entry`, those before it `window`
-  RecordFormat window = RecordFormat::kFloat32, entry = RecordFormat::kFloat32;
+  RecordFormat window = RecordFormat::float32, entry = RecordFormat::float32;
 
   void decode(int64_t i, int64_t dim, float* out) const {
     const RecordFormat format = i < first_entry ? window : entry;

@@ -15,7 +15,12 @@ def sparse_attention(
     """See :func:`di_kernels.ops.attention.sparse_attention`."""
     out = torch.empty(q.shape, dtype=q.dtype)
     _native.sparse_attention(
-        q.contiguous(), _window(window), None if entries is None else _entries(entries), sink.contiguous(), scale, out
+        q.contiguous(),
+        _window(window),
+        None if entries is None else _entries(entries),
+        sink.contiguous(),
+        scale,
+        out,
     )
     return out
 

@@ -20,9 +20,7 @@ def index_scores(
         width = max(0, int(visible.max())) if visible.numel() else 0
     out = torch.empty((q.shape[0], width), dtype=torch.float32)
     keys = (pages.values, pages.scales, pages.block_table.contiguous(), pages.sequence.contiguous())
-    _native.index_scores(
-        q.contiguous(), head_weights.contiguous(), keys, visible.contiguous(), entries, out
-    )
+    _native.index_scores(q.contiguous(), head_weights.contiguous(), keys, visible.contiguous(), entries, out)
     return out
 
 

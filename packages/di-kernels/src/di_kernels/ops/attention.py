@@ -1,10 +1,10 @@
 """Sparse latent attention with a sink over window keys and selected compressed entries (attention specification, 10).
 
-Key and value are one vector shared by all heads. Keys are visited in columns: window keys in position order from column
-0, entries in order from column ``width`` (the window's size), whether the window is full or not. Columns go in pieces of
-64 with a running maximum, absent columns counting towards a piece. Probabilities are rounded to bfloat16 for the value
-product when the query is bfloat16, the denominator sums the unrounded ones. That is the release's arithmetic, bit for
-bit, and it makes the pieces of a row depend on nothing but the row.
+Key and value are one vector shared by all heads. Keys are visited in columns: window keys in position order from
+column 0, entries in order from column ``width`` (the window's size), whether the window is full or not. Columns go in
+pieces of 64 with a running maximum, absent columns counting towards a piece. Probabilities are rounded to bfloat16 for
+the value product when the query is bfloat16, the denominator sums the unrounded ones. That is the release's arithmetic,
+bit for bit, and it makes the pieces of a row depend on nothing but the row.
 """
 
 from __future__ import annotations

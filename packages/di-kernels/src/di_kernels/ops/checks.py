@@ -28,3 +28,9 @@ def check_multiple(name: str, value: int, factor: int) -> None:
     """Raise ValueError unless ``value`` is a multiple of ``factor``."""
     if value % factor:
         raise ValueError(f"{name} is {value}; it must be a multiple of {factor}")
+
+
+def check_positive(name: str, value: int) -> None:
+    """Raise ValueError unless ``value`` is at least 1."""
+    if value < 1:
+        raise ValueError(f"{name} is {value}; it must be at least 1")

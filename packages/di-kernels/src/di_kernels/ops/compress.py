@@ -42,6 +42,9 @@ def compress_pairs(fresh: Tensor, ring: Tensor, rows: PairRows, dtype: torch.dty
 
     Returns:
         ``[pairs, dim]`` of ``dtype``.
+
+    Raises:
+        IndexError: a row, slot or cell outside its array; nothing is computed then.
     """
     check_dtype("fresh", fresh, torch.float32)
     check_dtype("ring", ring, torch.float32)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from di_kernels.dispatch import kernel
-from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_shape
+from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_positive, check_shape
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,9 @@ class IndexPages:
     sequence: Tensor
 
 
-def index_scores(q: Tensor, head_weights: Tensor, pages: IndexPages, visible: Tensor, entries: Tensor | None) -> Tensor:
+def index_scores(
+    q: Tensor, head_weights: Tensor, pages: IndexPages, visible: Tensor, entries: Tensor | None
+) -> Tensor:
     """``sum_h relu(q_h . k_j) * w_h`` for the entries each row may see.
 
     bfloat16 ``q`` (the release's arithmetic, 8.4): each dot is rounded to bfloat16, rectified, multiplied by the
@@ -44,6 +46,9 @@ def index_scores(q: Tensor, head_weights: Tensor, pages: IndexPages, visible: Te
 
     Returns:
         float32 ``[rows, width]`` (``width = max(visible)`` without ``entries``), ``-inf`` where there is no entry.
+
+    Raises:
+        IndexError: more visible entries than a row of the table has, or a sequence or block outside its array.
     """
     check_dtype("q", q, *ACTIVATIONS)
     check_dtype("head_weights", head_weights, q.dtype)
@@ -68,11 +73,19 @@ def candidate_blocks(scores: Tensor, visible: Tensor, block_size: int, top_block
 
     Returns:
         int32 ``[rows, top_blocks]`` block numbers ascending, then -1.
+
+    Raises:
+        IndexError: a row has more visible entries than scores.
     """
     check_dtype("scores", scores, torch.float32)
+    check_shape("scores", scores, None, None)
+    check_positive("block_size", block_size)
+    check_positive("top_blocks", top_blocks)
     check_dtype("visible", visible, torch.int32)
     check_shape("visible", visible, scores.shape[0])
-    return cast(Tensor, kernel("indexer", "candidate_blocks", scores)(scores, visible, block_size, top_blocks))
+    return cast(
+        Tensor, kernel("indexer", "candidate_blocks", scores)(scores, visible, block_size, top_blocks)
+    )
 
 
 def candidate_entries(blocks: Tensor, visible: Tensor, block_size: int) -> Tensor:
@@ -84,6 +97,8 @@ def candidate_entries(blocks: Tensor, visible: Tensor, block_size: int) -> Tenso
         block_size: entries per block.
     """
     check_dtype("blocks", blocks, torch.int32)
+    check_shape("blocks", blocks, None, None)
+    check_positive("block_size", block_size)
     check_dtype("visible", visible, torch.int32)
     check_shape("visible", visible, blocks.shape[0])
     return cast(Tensor, kernel("indexer", "candidate_entries", blocks)(blocks, visible, block_size))

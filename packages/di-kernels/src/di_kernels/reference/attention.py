@@ -77,7 +77,7 @@ def _attend(q: Tensor, keys: Tensor, present: Tensor, sink: Tensor, scale: float
         product = torch.einsum("rhn,rnd->rhd", rounded, piece.to(wide)).to(torch.float32)
         output = output * rescale[..., None] + product
         maximum = grown
-    any_key = (maximum > -torch.inf)[..., None]
+    any_key = (maximum != -torch.inf)[..., None]  # a NaN among the logits is a key too
     base = torch.where(any_key[..., 0], maximum, 0.0)
     denominator = denominator + torch.exp(sink - base)
     return torch.where(any_key, output / denominator[..., None], 0.0).to(q.dtype)

@@ -47,7 +47,7 @@ def candidate_blocks(scores: Tensor, visible: Tensor, block_size: int, top_block
     padded = torch.full((rows, blocks * block_size), -torch.inf)
     padded[:, :n] = torch.where(present & ~scores.isnan(), scores, -torch.inf)
     # Finite, so that the block pinned with +inf stands above every other.
-    best = padded.view(rows, blocks, block_size).amax(dim=2).clamp(max=torch.finfo(torch.float32).max)
+    best = padded.view(rows, blocks, block_size).amax(dim=2).clamp(max=torch.finfo(torch.bfloat16).max)
     count = (visible + block_size - 1) // block_size
     last = torch.arange(blocks) == count[:, None] - 1
     return topk_indices(torch.where(last, torch.inf, best), top_blocks, count.to(torch.int32))
