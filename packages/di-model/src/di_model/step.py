@@ -14,7 +14,7 @@ from di_model.batch import Batch
 class Observer(Protocol):
     """Sees intermediate values of a forward pass, for verification and tools."""
 
-    def __call__(self, name: str, layer: int, value: Tensor) -> None:
+    def __call__(self, name: str, layer: int, value: Tensor, /) -> None:
         """``value`` has one row per row of the batch, except ``compressed_kv`` and ``index_k`` (one per new entry)."""
 
 
