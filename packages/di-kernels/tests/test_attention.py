@@ -1,0 +1,366 @@
+"""Sparse attention: golden bits, the reference on hostile values, and bits that do not depend on where keys lie."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, TypeVar
+
+import pytest
+import torch
+from di_kernels.ops.attention import EntryKeys, WindowKeys, gathered_attention, sparse_attention
+from di_kernels.ops.formats import EntryFormat, decode_records, encode_records
+from di_kernels.ops.topk import topk_indices
+from di_kernels.reference import attention as reference
+from di_kernels.testing import (
+    Hostile,
+    assert_same_bits,
+    assert_same_values,
+    device_backends,
+    hostile,
+    threads,
+    with_row_gaps,
+)
+from torch import Tensor
+
+pytestmark = pytest.mark.parametrize("device", device_backends("attention"))
+
+HEADS, DIM, WINDOW, CELLS, PER_BLOCK = 3, 64, 48, 54, 16
+TABLE = ((3, 0, 5, 1), (2, 6, 4, 7))
+RELEASE = (torch.bfloat16, EntryFormat.FP8, EntryFormat.FP4)
+FLOAT32 = (torch.float32, EntryFormat.FLOAT32, EntryFormat.FLOAT32)
+NUMERICS = pytest.mark.parametrize("numerics", [RELEASE, FLOAT32], ids=["release", "float32"])
+Numerics = tuple[torch.dtype, EntryFormat, EntryFormat]
+Part = TypeVar("Part", WindowKeys, EntryKeys)
+
+
+def int32(*values: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Arguments of one call of sparse_attention."""
+
+    q: Tensor
+    window: WindowKeys
+    entries: EntryKeys | None
+    sink: Tensor
+    scale: float
+
+    def run(self) -> Tensor:
+        return sparse_attention(self.q, self.window, self.entries, self.sink, self.scale)
+
+    def row(self, row: int) -> Case:
+        """The same call for one row alone; the records stay where they are."""
+        own = slice(row, row + 1)
+        names = ("slot", "split", "fresh_start", "begin", "end")
+        window = dataclasses.replace(self.window, **{name: getattr(self.window, name)[own] for name in names})
+        entries = self.entries
+        if entries is not None:
+            entries = dataclasses.replace(
+                entries, sequence=entries.sequence[own], selected=entries.selected[own]
+            )
+        return dataclasses.replace(self, q=self.q[own], window=window, entries=entries)
+
+    def on(self, device: str) -> Case:
+        entries = None if self.entries is None else moved(self.entries, device)
+        return Case(self.q.to(device), moved(self.window, device), entries, self.sink.to(device), self.scale)
+
+
+def moved(part: Part, device: str) -> Part:
+    """The same records and row arrays on another device."""
+    fields: dict[str, Any] = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
+    tensors: dict[str, Any] = {name: v.to(device) for name, v in fields.items() if isinstance(v, Tensor)}
+    return dataclasses.replace(part, **tensors)
+
+
+def blocks_of(vectors: Tensor, entry: EntryFormat, per_block: int) -> Tensor:
+    """Records of vectors ``[n, dim]`` as ``[n / per_block, per_block, record]``."""
+    records = encode_records(vectors, entry)
+    return records.view(-1, per_block, records.shape[1])
+
+
+def selections(rows: int, count: int) -> Tensor:
+    """Random ascending entries, the last ones of each row missing."""
+    generator = torch.Generator().manual_seed(9)
+    chosen = [torch.randperm(4 * PER_BLOCK, generator=generator)[:count].sort().values for _ in range(rows)]
+    selected = torch.stack(chosen).to(torch.int32)
+    for row in range(rows):
+        selected[row, count - row :] = -1
+    return selected
+
+
+def sequence_case(
+    numerics: Numerics,
+    kind: Hostile,
+    start: int,
+    rows: int,
+    *,
+    split: int | None = None,
+    window: int = WINDOW,
+) -> Case:
+    """Rows at positions ``start..`` of one sequence whose window keys before ``split`` are in its ring."""
+    dtype, entry, page_entry = numerics
+    split = start if split is None else split
+    length = start + rows
+    records = encode_records(hostile(kind, length, DIM, dtype=dtype, seed=4), entry)
+    ring = blocks_of(torch.full((2 * CELLS, DIM), math.nan, dtype=dtype), entry, CELLS)
+    for position in range(max(0, split - CELLS), split):
+        ring[1, position % CELLS] = records[position]
+    positions = torch.arange(start, length, dtype=torch.int32)
+    keys = WindowKeys(
+        ring=ring,
+        fresh=records[split:],
+        entry=entry,
+        slot=torch.ones(rows, dtype=torch.int32),
+        split=torch.full((rows,), split, dtype=torch.int32),
+        fresh_start=torch.zeros(rows, dtype=torch.int32),
+        begin=(positions - window + 1).clamp(0),
+        end=positions + 1,
+        width=window,
+    )
+    selected = selections(rows, 20)
+    entries = EntryKeys(
+        pages=blocks_of(hostile(kind, 8 * PER_BLOCK, DIM, dtype=dtype, seed=5), page_entry, PER_BLOCK),
+        entry=page_entry,
+        block_table=torch.tensor(TABLE, dtype=torch.int32),
+        sequence=(torch.arange(rows) % 2).int(),
+        selected=selected,
+    )
+    q = hostile(kind, length, HEADS, DIM, dtype=dtype, seed=6)[start:]
+    return Case(q, keys, entries, torch.tensor([0.5, -1.0, 3.0]), DIM**-0.5)
+
+
+def gathered(case: Case, numerics: Numerics) -> Tensor:
+    """The same rows through plain keys: every record decoded, every column of the pieces written out."""
+    assert case.entries is not None
+    dtype = numerics[0]
+    window, entries = case.window, case.entries
+    ring, fresh, paged = (
+        decode_records(records, entry, dtype).reshape(-1, DIM)
+        for records, entry in (
+            (window.ring, window.entry),
+            (window.fresh, window.entry),
+            (entries.pages, entries.entry),
+        )
+    )
+    index = torch.full((case.q.shape[0], window.width + entries.selected.shape[1]), -1, dtype=torch.int32)
+    for row in range(case.q.shape[0]):
+        begin, end, split = int(window.begin[row]), int(window.end[row]), int(window.split[row])
+        for column, position in enumerate(range(begin, end)):
+            cell = int(window.slot[row]) * CELLS + position % CELLS
+            new = ring.shape[0] + int(window.fresh_start[row]) + position - split
+            index[row, column] = cell if position < split else new
+        for column, number in enumerate(entries.selected[row].tolist()):
+            if number >= 0:
+                block = int(entries.block_table[entries.sequence[row], number // PER_BLOCK])
+                place = block * PER_BLOCK + number % PER_BLOCK
+                index[row, window.width + column] = ring.shape[0] + fresh.shape[0] + place
+    return gathered_attention(case.q, torch.cat([ring, fresh, paged]), index, case.sink, case.scale)
+
+
+@NUMERICS
+@pytest.mark.parametrize(
+    "kind", [kind for kind in Hostile if kind.finite and kind not in (Hostile.HUGE, Hostile.EXTREMES)]
+)
+def test_is_near_the_reference(device: str, kind: Hostile, numerics: Numerics) -> None:
+    case = sequence_case(numerics, kind, 70, 5)
+    expected = reference.sparse_attention(case.q, case.window, case.entries, case.sink, case.scale).float()
+    actual = case.on(device).run().cpu().float()
+    # The output is a mean of the keys. Two orders of a logit's sum move it by an ulp or so of its largest
+    # product, hence a probability by as much relative to itself, now and then across a bfloat16 boundary.
+    keys = decode_records(case.window.fresh, case.window.entry).abs().max()
+    logit = float(case.q.float().abs().max() * keys) * case.scale * DIM
+    relative = 4 * (1 + logit) * 2.0**-23 + (2.0**-7 if numerics is RELEASE else 0.0)
+    assert bool(actual.isfinite().all())
+    assert float((actual - expected).abs().max()) <= relative * float(keys) * 1.5
+
+
+@NUMERICS
+@pytest.mark.parametrize("kind", list(Hostile))
+def test_ring_fresh_and_pages_equal_plain_keys(device: str, kind: Hostile, numerics: Numerics) -> None:
+    for start in (0, 30, 70):
+        case = sequence_case(numerics, kind, start, 4)
+        assert_same_values(case.on(device).run().cpu(), gathered(case, numerics))
+
+
+@pytest.mark.parametrize("entry", [EntryFormat.FP8, EntryFormat.MXFP4, EntryFormat.FLOAT32])
+def test_every_format_of_pages(device: str, entry: EntryFormat) -> None:
+    numerics = (torch.bfloat16, EntryFormat.FP8, entry)
+    case = sequence_case(numerics, Hostile.NORMAL, 50, 3)
+    assert_same_bits(case.on(device).run().cpu(), gathered(case, numerics))
+
+
+@NUMERICS
+def test_a_key_is_the_same_wherever_it_lies(device: str, numerics: Numerics) -> None:
+    """The same positions, split between ring and fresh rows at every place the ring can hold."""
+    start, rows = 60, 5
+    expected = sequence_case(numerics, Hostile.OUTLIERS, start, rows).on(device).run()
+    for split in range(start + 1):
+        moved = sequence_case(numerics, Hostile.OUTLIERS, start, rows, split=split)
+        assert_same_bits(moved.on(device).run(), expected)
+
+
+@NUMERICS
+def test_a_chunk_longer_than_the_ring_equals_single_steps(device: str, numerics: Numerics) -> None:
+    """Field report R46: a prefill in one chunk, in odd chunks and row by row."""
+    length = 2 * CELLS + 11
+    whole = sequence_case(numerics, Hostile.NORMAL, 0, length)
+    whole = dataclasses.replace(whole, entries=None).on(device)
+    expected = whole.run()
+    for size in (1, 7, CELLS, CELLS + 1):
+        for start in range(0, length, size):
+            rows = min(size, length - start)
+            chunk = dataclasses.replace(sequence_case(numerics, Hostile.NORMAL, start, rows), entries=None)
+            assert_same_bits(chunk.on(device).run(), expected[start : start + rows])
+
+
+@NUMERICS
+def test_a_row_depends_on_itself_only(device: str, numerics: Numerics) -> None:
+    case = sequence_case(numerics, Hostile.OUTLIERS, 40, 6).on(device)
+    together = case.run()
+    for row in range(6):
+        assert_same_bits(case.row(row).run(), together[row : row + 1])
+    for count in (1, 3):
+        with threads(count):
+            assert_same_bits(case.run(), together)
+
+
+@NUMERICS
+def test_padding_changes_nothing(device: str, numerics: Numerics) -> None:
+    case = sequence_case(numerics, Hostile.NORMAL, 40, 4)
+    assert case.entries is not None
+    selected, table = case.entries.selected, case.entries.block_table
+    wider = dataclasses.replace(
+        case.entries,
+        selected=torch.cat([selected, torch.full((4, 200), -1, dtype=torch.int32)], dim=1),
+        block_table=torch.cat([table, torch.full((2, 9), 10**9, dtype=torch.int32)], dim=1),
+    )
+    expected = case.on(device).run()
+    assert_same_bits(dataclasses.replace(case, entries=wider).on(device).run(), expected)
+
+
+def test_records_without_a_reader_are_not_read(device: str) -> None:
+    """Field report R44: freed rings and pages are poisoned with NaN, the output stays the same."""
+    case = sequence_case(RELEASE, Hostile.NORMAL, 70, 3)
+    assert case.entries is not None
+    expected = case.on(device).run()
+    ring, paged = case.window.ring.clone(), case.entries.pages.clone()
+    ring[0] = 255
+    for cell in {p % CELLS for p in range(70 - CELLS, 70)} - {p % CELLS for p in range(70 - WINDOW + 1, 70)}:
+        ring[1, cell] = 255
+    used = {
+        (int(case.entries.block_table[case.entries.sequence[row], n // PER_BLOCK]), n % PER_BLOCK)
+        for row in range(3)
+        for n in case.entries.selected[row].tolist()
+        if n >= 0
+    }
+    for block in range(8):
+        for place in range(PER_BLOCK):
+            if (block, place) not in used:
+                paged[block, place] = 255
+    poisoned = dataclasses.replace(
+        case,
+        window=dataclasses.replace(case.window, ring=ring),
+        entries=dataclasses.replace(case.entries, pages=paged),
+    )
+    assert_same_bits(poisoned.on(device).run(), expected)
+
+
+def test_records_may_be_views_of_pools(device: str) -> None:
+    """Regions of a block or state pool: odd offsets, and strides of the whole block."""
+    case = sequence_case(RELEASE, Hostile.NORMAL, 70, 3)
+    assert case.entries is not None
+
+    def in_pool(records: Tensor) -> Tensor:
+        size = records[0].numel()
+        pool = torch.full((records.shape[0], size + 101), 255, dtype=torch.uint8)
+        view = pool[:, 13 : 13 + size].view(records.shape)
+        view.copy_(records)
+        return view
+
+    viewed = dataclasses.replace(
+        case,
+        window=dataclasses.replace(
+            case.window, ring=in_pool(case.window.ring), fresh=with_row_gaps(case.window.fresh)
+        ),
+        entries=dataclasses.replace(case.entries, pages=in_pool(case.entries.pages)),
+    )
+    assert_same_bits(viewed.run(), case.run())
+
+
+@pytest.mark.parametrize("topk", [64, 65, 100])
+@NUMERICS
+def test_no_cliff_where_everything_is_selected(device: str, topk: int, numerics: Numerics) -> None:
+    """Field report R47: with top-k at or above the number of entries, sparse equals dense."""
+    case = sequence_case(numerics, Hostile.NORMAL, 70, 3)
+    assert case.entries is not None
+    count = 4 * PER_BLOCK
+    scores = hostile(Hostile.TIES, 3, count)
+    chosen = topk_indices(scores, topk, int32(count, count, count))
+    everything = torch.arange(count, dtype=torch.int32).repeat(3, 1)
+
+    def over(selected: Tensor) -> Tensor:
+        assert case.entries is not None
+        entries = dataclasses.replace(case.entries, selected=selected)
+        return dataclasses.replace(case, entries=entries).on(device).run()
+
+    assert_same_bits(over(chosen), over(everything))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("begin", -1, "begin of row 1 is -1"),
+        ("begin", 10, "begin of row 1 is 10; allowed: 16 to 71"),
+        ("slot", 2, "slot of row 1 is 2; allowed: 0 to 1"),
+        ("fresh_start", 2, "last fresh key of row 1 is 3; allowed: 0 to 2"),
+        ("fresh_start", -1, "first fresh key of row 1 is -1; allowed: 0 to 2"),
+    ],
+)
+def test_window_places_outside_the_arrays_are_refused(
+    device: str, field: str, value: int, message: str
+) -> None:
+    case = sequence_case(RELEASE, Hostile.NORMAL, 70, 3)
+    array = getattr(case.window, field).clone()
+    array[1] = value
+    wrong = dataclasses.replace(case, window=dataclasses.replace(case.window, **{field: array}))
+    with pytest.raises(IndexError, match=message):
+        wrong.on(device).run()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("selected", 4 * PER_BLOCK, "selected entry of row 1 is 64; allowed: 0 to 63"),
+        ("sequence", -1, "sequence of row 1 is -1; allowed: 0 to 1"),
+        ("block_table", 8, "block of a selected entry of row 1 is 8; allowed: 0 to 7"),
+    ],
+)
+def test_entry_places_outside_the_arrays_are_refused(
+    device: str, field: str, value: int, message: str
+) -> None:
+    case = sequence_case(RELEASE, Hostile.NORMAL, 70, 3)
+    assert case.entries is not None
+    array = getattr(case.entries, field).clone()
+    array[1] = value
+    wrong = dataclasses.replace(case, entries=dataclasses.replace(case.entries, **{field: array}))
+    with pytest.raises(IndexError, match=message):
+        wrong.on(device).run()
+
+
+def test_more_window_keys_than_columns_are_refused(device: str) -> None:
+    case = sequence_case(RELEASE, Hostile.NORMAL, 70, 3)
+    narrow = dataclasses.replace(case, window=dataclasses.replace(case.window, width=WINDOW - 1))
+    with pytest.raises(IndexError, match="number of window keys of row 0 is 48; allowed: 0 to 47"):
+        narrow.on(device).run()
+
+
+def test_records_of_another_width_are_refused(device: str) -> None:
+    case = sequence_case(RELEASE, Hostile.NORMAL, 70, 3)
+    wrong = dataclasses.replace(
+        case, window=dataclasses.replace(case.window, fresh=case.window.fresh[:, :-1])
+    )
+    with pytest.raises(ValueError, match="fresh has records of 65 elements, expected 66"):
+        wrong.on(device).run()
