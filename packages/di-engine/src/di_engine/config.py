@@ -1,0 +1,143 @@
+"""Settings of an engine: typed, validated when built, never read from the environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from di_model.numerics import Numerics
+from di_scheduler import StepPolicy
+
+from di_engine.errors import EngineConfigError
+
+_MAX_INT = 2**31 - 1
+_MAX_BYTES = 2**63 - 1
+_U64 = 1 << 64
+
+_E = TypeVar("_E", bound=enum.Enum)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """Everything an engine is started with.
+
+    model: checkpoint directory in the released Hugging Face layout.
+    tokenizer: ``tokenizer.json`` or the directory that holds it; None: the model directory.
+    numerics: ``RELEASE`` (the arithmetic of the released code) or ``FLOAT32`` (for verification).
+    max_model_len: most tokens of one sequence, prompt and output. None: the smallest of the model's
+        ``max_position_embeddings``, what the cache pool holds and 4096.
+    max_num_seqs: sequences that run at once; each holds a state slot.
+    max_num_batched_tokens: most rows of one step; at least ``max_num_seqs``, so that every decode fits in one.
+    max_chunk_tokens: most prompt rows of one sequence in one step. None: the step's budget.
+    block_size: tokens of one cache block, even.
+    num_blocks: blocks of the cache pool, the null block included. None: as many as ``kv_cache_bytes`` pays for.
+    kv_cache_bytes: bytes of blocks and slots together. None: half of the memory available at start, or what
+        ``max_num_seqs`` sequences of ``max_model_len`` tokens can use, whichever is less.
+    policy: ``MIXED`` steps, or ``HOMOGENEOUS`` ones that hold prompt rows or decode rows only.
+    num_threads: threads of the CPU kernels and of torch, for the whole process. None: leave them as they are.
+        Never changes a bit of a result.
+    seed: makes requests without a seed of their own repeatable: the i-th of them draws from (seed, i). None:
+        they draw from the operating system's entropy.
+    load_draft: load the draft model and keep its cache up to date.
+    max_draft_tokens: longest speculation that the state rings leave room for.
+
+    Raises:
+        EngineConfigError: a field is out of range.
+    """
+
+    model: Path
+    tokenizer: Path | None = None
+    numerics: Numerics = Numerics.RELEASE
+    max_model_len: int | None = None
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    max_chunk_tokens: int | None = None
+    block_size: int = 128
+    num_blocks: int | None = None
+    kv_cache_bytes: int | None = None
+    policy: StepPolicy = StepPolicy.MIXED
+    num_threads: int | None = None
+    seed: int | None = None
+    load_draft: bool = True
+    max_draft_tokens: int = 5
+
+    def __post_init__(self) -> None:
+        for name in ("model", "tokenizer"):
+            self._check_path(name)
+        for name, cls in (("numerics", Numerics), ("policy", StepPolicy)):
+            if not isinstance(getattr(self, name), cls):
+                raise EngineConfigError(name, getattr(self, name), f"a {cls.__name__}")
+        if not isinstance(self.load_draft, bool):
+            raise EngineConfigError("load_draft", self.load_draft, "True or False")
+        for name, (least, most, optional) in _INT_RANGES.items():
+            _check_integer(name, getattr(self, name), least, most, optional)
+        if self.block_size % 2:
+            raise EngineConfigError(
+                "block_size", self.block_size, "an even number (a compressed entry has 2 tokens)"
+            )
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            allowed = f"at least max_num_seqs ({self.max_num_seqs}), so that every decode fits in one step"
+            raise EngineConfigError("max_num_batched_tokens", self.max_num_batched_tokens, allowed)
+        if self.num_blocks is not None and self.kv_cache_bytes is not None:
+            raise EngineConfigError("kv_cache_bytes", self.kv_cache_bytes, "None when num_blocks is given")
+
+    def _check_path(self, name: str) -> None:
+        value = getattr(self, name)
+        if value is None and name == "tokenizer":
+            return
+        if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+            raise EngineConfigError(name, value, "a path")
+        object.__setattr__(self, name, Path(value))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> EngineConfig:
+        """Build from plain data, where enumerations are spelled by value or name (``"float32"``, ``"mixed"``).
+
+        Raises:
+            EngineConfigError: a key is unknown, ``model`` is missing, or a value is out of range.
+        """
+        known = [entry.name for entry in dataclasses.fields(cls)]
+        unknown = sorted(str(key) for key in values if key not in known)
+        if unknown:
+            raise EngineConfigError("engine configuration", unknown, f"only the keys {', '.join(known)}")
+        if "model" not in values:
+            raise EngineConfigError("model", None, "a path")
+        plain = dict(values)
+        for name, kind in (("numerics", Numerics), ("policy", StepPolicy)):
+            if isinstance(plain.get(name), str):
+                plain[name] = _member(name, plain[name], kind)
+        return cls(**plain)
+
+
+_INT_RANGES: dict[str, tuple[int, int, bool]] = {
+    "max_model_len": (2, _MAX_INT, True),
+    "max_num_seqs": (1, _MAX_INT, False),
+    "max_num_batched_tokens": (1, _MAX_INT, False),
+    "max_chunk_tokens": (1, _MAX_INT, True),
+    "block_size": (2, 1 << 16, False),
+    "num_blocks": (2, _MAX_INT, True),
+    "kv_cache_bytes": (1, _MAX_BYTES, True),
+    "num_threads": (1, 4096, True),
+    "seed": (-(1 << 63), _U64 - 1, True),
+    "max_draft_tokens": (0, 1024, False),
+}
+
+
+def _check_integer(name: str, value: object, least: int, most: int, optional: bool) -> None:
+    if value is None and optional:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        allowed = f"an integer in [{least}, {most}]{', or None' if optional else ''}"
+        raise EngineConfigError(name, value, allowed)
+
+
+def _member(name: str, text: str, kind: type[_E]) -> _E:
+    for member in kind:
+        if text.lower() in (str(member.value).lower(), member.name.lower()):
+            return member
+    raise EngineConfigError(name, text, " or ".join(repr(member.name.lower()) for member in kind))

@@ -1,0 +1,382 @@
+"""The engine: requests in, deltas out, one step at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import TracebackType
+
+import numpy as np
+import torch
+from di_kernels import set_num_threads
+from di_model.config import ModelConfig
+from di_model.tokenizer import Tokenizer
+from di_scheduler import (
+    AdmissionError,
+    Scheduler,
+    SchedulerConfig,
+    SequenceLimits,
+    StepPlan,
+)
+from di_scheduler import FinishReason as SchedulerFinishReason
+from di_spec import (
+    FinishReason,
+    LogprobEntry,
+    RequestDelta,
+    RequestOutputState,
+    SamplingParams,
+    SamplingState,
+    TokenBytes,
+    Usage,
+    child_seed,
+)
+from numpy.typing import NDArray
+
+from di_engine.capacity import Capacity
+from di_engine.config import EngineConfig
+from di_engine.errors import EngineClosedError, RequestError
+from di_engine.loading import LoadedModel, load_model
+from di_engine.outputs import RequestOutput, prompt_entries
+from di_engine.request import (
+    Prompt,
+    Request,
+    RequestSequence,
+    check_params,
+    check_request_id,
+    encode_prompt,
+    output_budget,
+)
+from di_engine.runner import ModelRunner, SampledTokens, StepResult, StepRunner
+from di_engine.stats import EngineCounters, EngineStats
+
+
+@dataclass(frozen=True, eq=False)
+class _Core:
+    """What is released by ``close``."""
+
+    loaded: LoadedModel
+    runner: StepRunner
+    token_bytes: TokenBytes
+
+
+class LLMEngine:
+    """Runs requests in continuous batches. Any one thread at a time may call it.
+
+    A request ends once, on one path, whatever ends it; its last :class:`RequestOutput` says how. An id is free again
+    as soon as its request has ended.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        loaded: LoadedModel | None = None,
+        runner: Callable[[LoadedModel], StepRunner] = ModelRunner,
+    ) -> None:
+        """Load the model and allocate its caches.
+
+        Args:
+            config: settings.
+            loaded: a model to serve instead of the one in ``config.model``.
+            runner: makes what computes the steps.
+
+        Raises:
+            FileNotFoundError, ValueError: see :func:`~di_engine.loading.load_model`.
+        """
+        if config.num_threads is not None:
+            set_num_threads(config.num_threads)
+            torch.set_num_threads(config.num_threads)
+        self.config = config
+        loaded = load_model(config) if loaded is None else loaded
+        self._open_core: _Core | None = _Core(loaded, runner(loaded), TokenBytes(loaded.tokenizer.raw))
+        self._scheduler = self._new_scheduler()
+        self._requests: dict[str, Request] = {}
+        self._sequences: dict[int, RequestSequence] = {}
+        self._outputs: list[RequestOutput] = []
+        self._counters = EngineCounters()
+        self._next_seq_id = 0
+        self._num_unseeded = 0
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self._core.loaded.tokenizer
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """The model's configuration."""
+        return self._core.loaded.config
+
+    @property
+    def capacity(self) -> Capacity:
+        """Lengths and pool sizes in force."""
+        return self._core.loaded.capacity
+
+    def add_request(self, request_id: str, prompt: Prompt, params: SamplingParams) -> None:
+        """Queue a request.
+
+        Args:
+            request_id: any string that no running request has.
+            prompt: text, or token ids. Text gets BOS unless it begins with it or the tokenizer is "native".
+            params: with ``n > 1``, the request has that many choices with seeds of their own.
+
+        Raises:
+            RequestError: the request cannot be served, ever; ``field`` says what is wrong with it. Nothing is kept.
+        """
+        core = self._core
+        if check_request_id(request_id) in self._requests:
+            raise RequestError("request_id", f"{request_id!r} is in use by a request that has not ended")
+        model = core.loaded.config
+        params = check_params(params, model.text.vocab_size)
+        add_bos = model.tokenizer_compatibility == "release"
+        prompt_ids = encode_prompt(prompt, core.loaded.tokenizer, add_bos=add_bos)
+        budget = output_budget(params, len(prompt_ids), core.loaded.capacity.max_model_len)
+        limits = SequenceLimits(
+            max_tokens=budget,
+            min_tokens=params.min_tokens,
+            eos_token_ids=(model.eos_token_id,),
+            stop_token_ids=tuple(params.stop_token_ids or ()),
+            ignore_eos=params.ignore_eos,
+        )
+        request = Request(request_id, prompt_ids, params, unfinished=params.n)
+        request.sequences = [
+            self._new_sequence(request, index, child)
+            for index, child in enumerate(self._seeded(params).children())
+        ]
+        arrival = time.monotonic()
+        try:
+            for sequence in request.sequences:
+                self._scheduler.add(sequence.seq_id, prompt_ids, limits, arrival)
+        except AdmissionError as error:
+            for sequence in request.sequences:
+                self._scheduler.abort(sequence.seq_id)
+            raise RequestError("prompt", str(error)) from error
+        self._requests[request_id] = request
+        self._sequences.update((sequence.seq_id, sequence) for sequence in request.sequences)
+        self._counters.requests_added += 1
+        self._counters.prompt_tokens += len(prompt_ids)
+
+    def abort(self, request_ids: str | Iterable[str]) -> int:
+        """End requests with finish reason "abort"; returns how many. Unknown and ended ids are passed over."""
+        self._check_open()
+        names = (request_ids,) if isinstance(request_ids, str) else tuple(request_ids)
+        found = [self._requests[name] for name in dict.fromkeys(names) if name in self._requests]
+        for request in found:
+            for sequence in request.sequences:
+                if sequence.seq_id in self._sequences:
+                    self._end(sequence, FinishReason.ABORT)
+        self._counters.requests_aborted += len(found)
+        return len(found)
+
+    def abort_all(self) -> int:
+        """End every request, from whatever state an interruption left the engine in; returns how many."""
+        self._check_open()
+        # A step that was cut off may have left a plan without its commit: a new scheduler has neither.
+        self._scheduler = self._new_scheduler()
+        found = self.abort(tuple(self._requests))
+        self._requests.clear()
+        self._sequences.clear()
+        return found
+
+    def step(self) -> list[RequestOutput]:
+        """Run one step and return what it adds, with the ends of requests aborted since the last step.
+
+        An exception in the computation ends the requests of that step with "error". An interruption (Ctrl-C) ends all
+        requests with "abort" and is raised again; the engine can be used on.
+        """
+        self._check_open()
+        try:
+            self._advance()
+        except BaseException:
+            self.abort_all()
+            raise
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def has_unfinished(self) -> bool:
+        """Whether a step has anything to do or to deliver."""
+        self._check_open()
+        return bool(self._requests or self._outputs)
+
+    def stats(self) -> EngineStats:
+        """Counts and occupancy."""
+        self._check_open()
+        return EngineStats(self._counters.snapshot(), self._scheduler.stats())
+
+    def close(self) -> None:
+        """Give up all requests, the caches and the model. Calling it again does nothing; any other use raises
+        EngineClosedError."""
+        self._open_core = None
+        self._requests.clear()
+        self._sequences.clear()
+        self._outputs.clear()
+
+    def __enter__(self) -> LLMEngine:
+        self._check_open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def _core(self) -> _Core:
+        if self._open_core is None:
+            raise EngineClosedError
+        return self._open_core
+
+    def _check_open(self) -> None:
+        _ = self._core
+
+    def _new_scheduler(self) -> Scheduler:
+        capacity, config = self.capacity, self.config
+        return Scheduler(
+            SchedulerConfig(
+                num_blocks=capacity.num_blocks,
+                num_slots=capacity.num_slots,
+                block_size=config.block_size,
+                max_num_seqs=config.max_num_seqs,
+                max_num_batched_tokens=config.max_num_batched_tokens,
+                max_chunk_tokens=config.max_chunk_tokens,
+                max_model_len=capacity.max_model_len,
+                # An n-gram reaches n - 1 tokens back.
+                lookback=max(self.model_config.text.engram_max_ngram_size - 1, 0),
+                policy=config.policy,
+            )
+        )
+
+    def _seeded(self, params: SamplingParams) -> SamplingParams:
+        if params.seed is not None or self.config.seed is None:
+            return params
+        self._num_unseeded += 1
+        return dataclasses.replace(params, seed=child_seed(self.config.seed, self._num_unseeded))
+
+    def _new_sequence(self, request: Request, index: int, params: SamplingParams) -> RequestSequence:
+        core = self._core
+        sampling = SamplingState(
+            params,
+            request.prompt_ids.tolist(),
+            (core.loaded.config.eos_token_id,),
+            vocab_size=core.loaded.config.text.vocab_size,
+        )
+        output = RequestOutputState(sampling, request.prompt_ids.tolist(), core.token_bytes)
+        collects = index == 0 and request.params.prompt_logprobs is not None
+        self._next_seq_id += 1
+        return RequestSequence(self._next_seq_id, index, request, sampling, output, [] if collects else None)
+
+    def _advance(self) -> None:
+        plan = self._scheduler.plan()
+        if plan.num_seqs == 0:
+            return
+        sequences = [self._sequences[seq_id] for seq_id in plan.seq_ids.tolist()]
+        try:
+            result = self._core.runner.run(plan, sequences)
+        except Exception as error:
+            self._counters.failed_steps += 1
+            self._commit_failure(plan, sequences, error)
+        else:
+            self._commit(plan, sequences, result)
+
+    def _commit_failure(self, plan: StepPlan, sequences: list[RequestSequence], error: Exception) -> None:
+        """End every sequence of a step that was not computed: its cache holds nobody knows what."""
+        message = f"the step failed: {type(error).__name__}: {error}"
+        for sequence in sequences:
+            self._end(sequence, FinishReason.ERROR, message)
+        self._scheduler.commit(np.empty(0, np.int32), np.zeros(len(plan.sampling), np.int32))
+
+    def _commit(self, plan: StepPlan, sequences: list[RequestSequence], result: StepResult) -> None:
+        """Hand the step's tokens to the scheduler, and what it keeps of them to the outputs."""
+        for index, entries in result.prompt_logprobs.items():
+            collected = sequences[index].prompt_logprobs
+            if collected is not None:
+                collected.extend(entries)
+        for index, error in result.not_finite.items():
+            self._counters.nonfinite_sequences += 1
+            self._end(sequences[index], FinishReason.ERROR, error)
+        kept = self._scheduler.commit(*_offer(result.sampled))
+        ends = zip(kept.seq_ids.tolist(), kept.num_committed.tolist(), kept.finish.tolist(), strict=True)
+        for (seq_id, count, finish), sampled in zip(ends, result.sampled, strict=True):
+            sequence = self._sequences.get(seq_id)
+            if sequence is not None:  # else it ended before this commit
+                self._take(sequence, sampled, count, FinishReason(finish))
+
+    def _take(
+        self, sequence: RequestSequence, sampled: SampledTokens, count: int, finish: FinishReason
+    ) -> None:
+        """One sequence's committed tokens: the only place where they become output."""
+        if sampled.error is not None:
+            self._counters.nonfinite_sequences += not sampled.finite
+            self._end(sequence, FinishReason.ERROR, sampled.error)
+            return
+        try:
+            delta = sequence.output.commit(sampled.token_ids[:count], sampled.logprobs[:count], finish)
+        except Exception as error:  # its neighbours must not pay for it
+            self._end(sequence, FinishReason.ERROR, f"output failed: {type(error).__name__}: {error}")
+            return
+        if delta.finish_reason is FinishReason.NONE:
+            self._emit(sequence, delta)
+        else:
+            self._finish(sequence, delta)
+
+    def _end(self, sequence: RequestSequence, reason: FinishReason, error: str | None = None) -> None:
+        output = sequence.output
+        if output.finished:  # it closed, but an interruption or an error came before its delivery
+            delta = RequestDelta("", (), None, output.usage, reason, error=error)
+        else:
+            delta = output.close(reason, error)
+        self._finish(sequence, delta)
+
+    def _finish(self, sequence: RequestSequence, delta: RequestDelta) -> None:
+        """The one path on which a sequence, and with its last one a request, ends."""
+        request = sequence.request
+        # Does nothing when the scheduler has ended it by itself.
+        self._scheduler.finish(sequence.seq_id, SchedulerFinishReason(delta.finish_reason))
+        self._sequences.pop(sequence.seq_id, None)
+        request.unfinished -= 1
+        if request.unfinished == 0:
+            self._requests.pop(request.request_id, None)
+            self._counters.requests_finished += 1
+        self._counters.failed_sequences += delta.finish_reason is FinishReason.ERROR
+        self._emit(sequence, delta)
+
+    def _emit(self, sequence: RequestSequence, delta: RequestDelta) -> None:
+        request = sequence.request
+        request.completion_tokens += len(delta.token_ids)
+        self._counters.output_tokens += len(delta.token_ids)
+        self._outputs.append(
+            RequestOutput(
+                request_id=request.request_id,
+                index=sequence.index,
+                text=delta.text,
+                token_ids=delta.token_ids,
+                logprobs=delta.logprobs,
+                prompt_logprobs=self._due_prompt_logprobs(sequence),
+                usage=Usage(len(request.prompt_ids), request.completion_tokens),
+                finish_reason=delta.finish_reason.label,
+                stop_reason=delta.stop_reason,
+                error=delta.error,
+                finished=request.unfinished == 0,
+            )
+        )
+
+    def _due_prompt_logprobs(self, sequence: RequestSequence) -> tuple[LogprobEntry, ...] | None:
+        """The prompt's log-probabilities, once, as soon as all of them are there."""
+        collected = sequence.prompt_logprobs
+        if collected is None or sequence.missing_prompt_logprobs:
+            return None
+        sequence.prompt_logprobs = None
+        return prompt_entries(collected, self._core.token_bytes)
+
+
+def _offer(
+    sampled: Iterable[SampledTokens],
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]:
+    """Tokens, counts and failures as the scheduler takes them."""
+    items = tuple(sampled)
+    tokens = np.array([token for item in items for token in item.token_ids], dtype=np.int32)
+    counts = np.array([len(item.token_ids) for item in items], dtype=np.int32)
+    failed = np.array([item.error is not None for item in items], dtype=np.bool_)
+    return tokens, counts, failed

@@ -1,0 +1,30 @@
+"""Errors of the engine. Each names the field, its value and what is allowed, in its message and as attributes."""
+
+from __future__ import annotations
+
+
+class EngineConfigError(ValueError):
+    """A setting of the engine is out of range or contradicts the model, the machine or another setting."""
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        super().__init__(f"{field}: got {value!r}, allowed: {allowed}")
+        self.field, self.value, self.allowed = field, value, allowed
+
+
+class RequestError(ValueError):
+    """A request was refused at the door; nothing of it is left in the engine.
+
+    ``field`` is the part of the request at fault: ``request_id``, ``prompt``, ``params`` or a field of
+    :class:`~di_spec.SamplingParams`.
+    """
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+
+
+class EngineClosedError(RuntimeError):
+    """The engine was used after ``close()``."""
+
+    def __init__(self) -> None:
+        super().__init__("the engine is closed")

@@ -1,0 +1,201 @@
+"""Offline generation: prompts in, one result per prompt out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from types import TracebackType
+from typing import Any, cast
+
+import numpy as np
+from di_model.tokenizer import Tokenizer
+from di_spec import LogprobEntry, SamplingParams, Usage
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from di_engine.config import EngineConfig
+from di_engine.engine import LLMEngine
+from di_engine.errors import RequestError
+from di_engine.loading import LoadedModel
+from di_engine.outputs import ChoiceResult, RequestOutput, RequestResult
+from di_engine.request import Prompt
+
+
+class LLM:
+    """A model that answers lists of prompts. Use it as a context manager, or call ``close``."""
+
+    def __init__(
+        self, model: str | PathLike[str], *, loaded: LoadedModel | None = None, **config: Any
+    ) -> None:
+        """Load a checkpoint directory.
+
+        Args:
+            model: the directory.
+            loaded: a model to serve instead of the one in ``model``.
+            config: fields of :class:`~di_engine.EngineConfig`, enumerations by value (``numerics="float32"``).
+
+        Raises:
+            EngineConfigError: a setting is unknown or out of range.
+            FileNotFoundError, ValueError: see :func:`~di_engine.loading.load_model`.
+        """
+        self.engine = LLMEngine(EngineConfig.from_dict({"model": model, **config}), loaded=loaded)
+        self._ids = itertools.count()
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self.engine.tokenizer
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestResult]:
+        """Generate for every prompt.
+
+        Args:
+            prompts: text or token ids, or a sequence of prompts.
+            sampling_params: for all prompts, or one per prompt; None: ``SamplingParams()``.
+            use_tqdm: show a progress bar.
+
+        Returns:
+            One result per prompt, in order. A prompt that is refused, or fails, has finish reason "error" and says
+            why in ``error``; the others are not affected.
+
+        Raises:
+            ValueError: as many parameters as prompts are needed, and there are not. Nothing was started.
+            KeyboardInterrupt: after all requests were aborted; the engine can be used on.
+        """
+        self.engine.has_unfinished()  # raises when the engine is closed
+        items = _as_prompts(prompts)
+        params = _as_params(sampling_params, len(items))
+        pending = [_Pending(prompt, each.n) for prompt, each in zip(items, params, strict=True)]
+        running: dict[str, _Pending] = {}
+        try:
+            for entry, each in zip(pending, params, strict=True):
+                request_id = f"llm-{next(self._ids)}"
+                running[request_id] = entry
+                try:
+                    self.engine.add_request(request_id, entry.prompt, each)
+                except RequestError as error:
+                    entry.refuse(str(error))
+                    del running[request_id]
+            with tqdm(total=len(pending), desc="Generating", unit="prompt", disable=not use_tqdm) as progress:
+                progress.update(len(pending) - len(running))
+                self._run(running, progress)
+        except BaseException:
+            self._give_up()
+            raise
+        return [entry.result() for entry in pending]
+
+    def close(self) -> None:
+        """Release the model and its caches. Calling it again does nothing."""
+        self.engine.close()
+
+    def __enter__(self) -> LLM:
+        self.engine.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, running: dict[str, _Pending], progress: tqdm[Any]) -> None:
+        while running:
+            for output in self.engine.step():
+                entry = running.get(output.request_id)
+                if entry is None:
+                    continue
+                entry.add(output)
+                if output.finished:
+                    del running[output.request_id]
+                    progress.update()
+
+    def _give_up(self) -> None:
+        """Abort everything and drop what it still has to deliver."""
+        self.engine.abort_all()
+        self.engine.step()
+
+
+@dataclass(eq=False)
+class _Choice:
+    text: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[LogprobEntry] | None = None
+    finish_reason: str = "error"
+    stop_reason: str | int | None = None
+    error: str | None = None
+
+    def add(self, output: RequestOutput) -> None:
+        self.text.append(output.text)
+        self.token_ids += output.token_ids
+        if output.logprobs is not None:
+            self.logprobs = [*(self.logprobs or ()), *output.logprobs]
+        if output.finish_reason is not None:
+            self.finish_reason, self.stop_reason = output.finish_reason, output.stop_reason
+            self.error = output.error
+
+    def result(self, index: int) -> ChoiceResult:
+        return ChoiceResult(
+            index,
+            "".join(self.text),
+            tuple(self.token_ids),
+            None if self.logprobs is None else tuple(self.logprobs),
+            self.finish_reason,
+            self.stop_reason,
+            self.error,
+        )
+
+
+class _Pending:
+    """The result of one prompt while its deltas come in."""
+
+    def __init__(self, prompt: Prompt, num_choices: int) -> None:
+        self.prompt = prompt
+        self._choices = [_Choice() for _ in range(num_choices)]
+        self._prompt_logprobs: tuple[LogprobEntry, ...] | None = None
+        self._usage = Usage(0, 0)
+
+    def refuse(self, error: str) -> None:
+        for choice in self._choices:
+            choice.error = error
+
+    def add(self, output: RequestOutput) -> None:
+        self._choices[output.index].add(output)
+        self._usage = output.usage
+        if output.prompt_logprobs is not None:
+            self._prompt_logprobs = output.prompt_logprobs
+
+    def result(self) -> RequestResult:
+        choices = tuple(choice.result(index) for index, choice in enumerate(self._choices))
+        return RequestResult(self.prompt, choices, self._prompt_logprobs, self._usage)
+
+
+def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """A list of prompts. A sequence without any text or sequence in it is one prompt of token ids."""
+    if isinstance(prompts, str) or (isinstance(prompts, np.ndarray) and prompts.ndim == 1):
+        return [prompts]
+    if not isinstance(prompts, Sequence | np.ndarray):
+        raise TypeError(f"prompts: got {type(prompts).__name__}, allowed: a prompt, or a sequence of prompts")
+    if len(prompts) and not any(isinstance(item, str | Sequence | np.ndarray) for item in prompts):
+        return [cast("Sequence[int]", prompts)]
+    return list(cast("Sequence[Prompt]", prompts))
+
+
+def _as_params(
+    params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
+) -> list[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * num_prompts
+    listed = list(params)
+    if len(listed) != num_prompts:
+        raise ValueError(
+            f"sampling_params: got {len(listed)}, allowed: one, or one for each of {num_prompts} prompts"
+        )
+    for index, each in enumerate(listed):
+        if not isinstance(each, SamplingParams):
+            raise TypeError(f"sampling_params[{index}]: got {type(each).__name__}, allowed: SamplingParams")
+    return listed

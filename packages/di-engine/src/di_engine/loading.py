@@ -1,0 +1,61 @@
+"""From a checkpoint directory to a model that is ready to run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from di_cache import CachePool
+from di_model.batch import Batch
+from di_model.checkpoint import load_checkpoint
+from di_model.config import ModelConfig
+from di_model.engram_tables import derive_engram
+from di_model.model import Model, StepOutput
+from di_model.tokenizer import Tokenizer
+from torch import Tensor
+
+from di_engine.capacity import Capacity, available_memory, plan_capacity
+from di_engine.config import EngineConfig
+
+
+class StepModel(Protocol):
+    """What the runner asks of a model; :class:`di_model.model.Model` is one, a test may bring its own."""
+
+    def forward(self, batch: Batch, cache: CachePool) -> StepOutput:
+        """Compute the rows of a step and keep their keys and state in the cache."""
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Float32 logits ``[rows, vocab]`` of hidden rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedModel:
+    """A model with all that belongs to it."""
+
+    config: ModelConfig
+    tokenizer: Tokenizer
+    model: StepModel
+    capacity: Capacity
+
+
+def load_model(config: EngineConfig) -> LoadedModel:
+    """Open the checkpoint directory of ``config``. Sizes are settled first: a bad setting never costs a load.
+
+    Raises:
+        FileNotFoundError: no directory, no ``config.json`` or no ``tokenizer.json``.
+        ConfigError: the configuration is not that of a supported model.
+        CheckpointError: the files, with every problem named.
+        TokenizerError: the tokenizer does not fit the model.
+        EngineConfigError: a setting does not fit the model or the machine.
+    """
+    if not config.model.is_dir():
+        raise FileNotFoundError(f"model: no checkpoint directory at {config.model}")
+    model_config = ModelConfig.from_file(config.model)
+    capacity = plan_capacity(config, model_config, available_memory())
+    tokenizer = Tokenizer.from_file(config.tokenizer or config.model, model_config)
+    engram = derive_engram(model_config, tokenizer.raw)
+    checkpoint = load_checkpoint(config.model, config=model_config, draft=config.load_draft)
+    # Rows of a speculative block lie behind the last token of a full sequence.
+    positions = capacity.max_model_len + config.max_draft_tokens
+    model = Model(model_config, checkpoint.weights, engram, config.numerics, positions)
+    return LoadedModel(model_config, tokenizer, model, capacity)

@@ -1,0 +1,136 @@
+"""A request on its way through the engine, and the checks at its door."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from di_model.tokenizer import Tokenizer
+from di_spec import (
+    InvalidParameterError,
+    RequestOutputState,
+    SamplingParams,
+    SamplingState,
+    TokenLogprobs,
+)
+from numpy.typing import NDArray
+
+from di_engine.errors import RequestError
+
+Prompt = str | Sequence[int] | NDArray[np.integer]
+"""Text, or token ids."""
+
+
+@dataclass(eq=False)
+class Request:
+    """One prompt with its sampling parameters. Its ``n`` choices are sequences of their own.
+
+    prompt_ids: int32 ``[tokens]``.
+    unfinished: choices that have not ended.
+    completion_tokens: output tokens of all choices so far.
+    """
+
+    request_id: str
+    prompt_ids: NDArray[np.int32]
+    params: SamplingParams
+    unfinished: int
+    completion_tokens: int = 0
+    sequences: list[RequestSequence] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class RequestSequence:
+    """One choice of a request. ``seq_id`` is never used again, so that a result for one that ended finds nothing.
+
+    prompt_logprobs: entries of prompt tokens 1, 2, ... so far; None when nobody waits for them (not asked for,
+        delivered, or another choice collects them: they are the same for all).
+    """
+
+    seq_id: int
+    index: int
+    request: Request
+    sampling: SamplingState
+    output: RequestOutputState
+    prompt_logprobs: list[TokenLogprobs] | None
+
+    @property
+    def missing_prompt_logprobs(self) -> range:
+        """Positions whose rows of logits the prompt's log-probabilities still need, in order."""
+        if self.prompt_logprobs is None:
+            return range(0)
+        return range(len(self.prompt_logprobs), len(self.request.prompt_ids) - 1)
+
+
+def check_request_id(request_id: object) -> str:
+    """The id itself. Raises RequestError for anything but a string that is not empty."""
+    if not isinstance(request_id, str) or not request_id:
+        raise RequestError("request_id", f"got {request_id!r}, allowed: a string that is not empty")
+    return request_id
+
+
+def encode_prompt(prompt: Prompt, tokenizer: Tokenizer, *, add_bos: bool) -> NDArray[np.int32]:
+    """Token ids of a prompt, int32 ``[tokens]``.
+
+    Args:
+        prompt: text, or token ids, which are taken as they are.
+        tokenizer: encodes text, and bounds the ids.
+        add_bos: put BOS before text that does not begin with it.
+
+    Raises:
+        RequestError: the prompt is empty, of another type, or holds something that is no token id.
+    """
+    if isinstance(prompt, str):
+        ids = tokenizer.encode(prompt)
+        if ids and add_bos and ids[0] != tokenizer.bos_token_id:
+            ids.insert(0, tokenizer.bos_token_id)
+    elif isinstance(prompt, Sequence | np.ndarray) and not isinstance(prompt, bytes | bytearray | memoryview):
+        ids = [_token_id(index, token, tokenizer.vocab_size) for index, token in enumerate(prompt)]
+    else:
+        raise RequestError(
+            "prompt", f"got {type(prompt).__name__}, allowed: text, or a sequence of token ids"
+        )
+    if not ids:
+        raise RequestError("prompt", "got an empty prompt, allowed: at least one token")
+    return np.array(ids, dtype=np.int32)
+
+
+def _token_id(index: int, token: object, vocab_size: int) -> int:
+    try:
+        value = -1 if isinstance(token, bool | np.bool_) else operator.index(token)  # type: ignore[arg-type]
+    except TypeError:
+        value = -1
+    if not 0 <= value < vocab_size:
+        raise RequestError("prompt", f"token {index}: got {token!r}, allowed: token ids 0..{vocab_size - 1}")
+    return value
+
+
+def check_params(params: object, vocab_size: int) -> SamplingParams:
+    """The parameters themselves. Raises RequestError naming the field that the model's vocabulary does not allow."""
+    if not isinstance(params, SamplingParams):
+        raise RequestError("params", f"got {type(params).__name__}, allowed: SamplingParams")
+    try:
+        params.validate_for(vocab_size)
+    except InvalidParameterError as error:
+        raise RequestError(error.field, f"got {error.value!r}, allowed: {error.allowed}") from error
+    return params
+
+
+def output_budget(params: SamplingParams, prompt_tokens: int, max_model_len: int) -> int:
+    """Most output tokens of a sequence: ``max_tokens``, or what the context leaves.
+
+    Raises RequestError when the context leaves nothing, or less than ``min_tokens`` where ``max_tokens`` is None.
+    """
+    room = max_model_len - prompt_tokens
+    if room < 1:
+        allowed = (
+            f"at most {max_model_len - 1} (max_model_len {max_model_len}, one token is left to generate)"
+        )
+        raise RequestError("prompt", f"got {prompt_tokens} tokens, allowed: {allowed}")
+    if params.max_tokens is not None:
+        return params.max_tokens
+    if params.min_tokens > room:
+        allowed = f"at most {room}, which the context leaves after the prompt"
+        raise RequestError("min_tokens", f"got {params.min_tokens}, allowed: {allowed}")
+    return room
