@@ -475,7 +475,7 @@ def changes() -> Iterator[Any]:
     yield pytest.param(fold, {ProblemKind.FOLDED_NORM: ["mtp.1.hc_head_norm.weight"]}, id="folded norm")
 
 
-@pytest.mark.parametrize(("damage", "expected"), changes())
+@pytest.mark.parametrize(("damage", "expected"), list(changes()))
 def test_coverage_both_ways(
     single: Path, damage: Callable[[dict[str, Tensor]], None], expected: dict[ProblemKind, list[str]]
 ) -> None:
