@@ -131,10 +131,14 @@ def _read_index(path: Path) -> list[tuple[str, str]]:
     pairs = dict(index).get("weight_map") if isinstance(index, tuple) else None
     if not isinstance(pairs, tuple) or not pairs:
         raise _IndexFaultError("no weight_map object")
+    names: set[str] = set()
     for name, shard in pairs:
+        if isinstance(shard, str) and shard in names:
+            continue
         # A shard is a file of this directory, never a path out of it.
         if not isinstance(shard, str) or not shard or PurePath(shard).name != shard:
             raise _IndexFaultError(f"weight_map[{name!r}] = {shard!r} is not a file name")
+        names.add(shard)
     return list(pairs)
 
 
