@@ -96,13 +96,13 @@ def engram_tables(text: TextConfig, compressed_size: int) -> tuple[EngramTables,
                 layer=layer,
                 primes=primes,
                 offsets=flat.cumsum(0) - flat,
-                multipliers=_multipliers(layer, text.engram_max_ngram_size, compressed_size),
+                multipliers=hash_multipliers(layer, text.engram_max_ngram_size, compressed_size),
             )
         )
     return tuple(tables)
 
 
-def _multipliers(layer: int, max_ngram_size: int, compressed_size: int) -> Tensor:
+def hash_multipliers(layer: int, max_ngram_size: int, compressed_size: int) -> Tensor:
     """Odd numbers whose product with any compressed id stays below 2^63."""
     bound = max(1, (2**63 - 1) // compressed_size // 2)
     generator = np.random.default_rng(HASH_SEED + LAYER_SEED_STRIDE * layer)

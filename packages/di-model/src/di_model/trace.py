@@ -34,6 +34,8 @@ class Traced(enum.StrEnum):
     """``[entries, di]``: index keys as the indexer reads them."""
     TOPK = "topk"
     """int32 ``[rows, topk]``: selected entries ascending, then -1."""
+    INDEX_SCORES = "index_scores"
+    """float32 ``[rows, entries]``: scores of an index source, -inf for entries that it did not score."""
     CANDIDATES = "candidates"
     """int32 ``[rows, blocks]``: candidate blocks ascending, then -1."""
     ENGRAM_IDS = "engram_ids"

@@ -54,12 +54,17 @@ def rope_frequencies(dim: int, theta: float, yarn: YarnScaling | None = None) ->
 
 
 def rope_table(frequencies: Tensor, positions: int) -> Tensor:
-    """Cosines then sines for positions ``0..positions-1``: float32 ``[positions, dim]``.
+    """Cosines then sines for positions ``0..positions-1``: float32 ``[positions, dim]``."""
+    return rope_rows(frequencies, torch.arange(positions, dtype=torch.int64))
 
-    The angle is a float32 product; its cosine and sine are taken in float64 and rounded, so that an entry does not
-    depend on the length of the table.
+
+def rope_rows(frequencies: Tensor, positions: Tensor) -> Tensor:
+    """Rows of :func:`rope_table` at the given positions (whole numbers ``[rows]``): float32 ``[rows, dim]``.
+
+    The angle is a float32 product; its cosine and sine are taken in float64 and rounded, so that a row depends on
+    its position only.
     """
-    angle = torch.arange(positions, dtype=torch.float32)[:, None] * frequencies[None, :]
+    angle = positions.to(torch.float32)[:, None] * frequencies[None, :]
     angle = angle.to(torch.float64)
     return torch.cat([torch.cos(angle), torch.sin(angle)], dim=1).to(torch.float32)
 
@@ -83,5 +88,7 @@ def apply_rope(x: Tensor, positions: Tensor, table: Tensor, *, inverse: bool = F
     check_shape("x", x, None, None, None)
     check_shape("positions", positions, x.shape[0])
     if x.shape[2] < table.shape[1]:
-        raise ValueError(f"x has width {x.shape[2]}; it must be at least the {table.shape[1]} rotary dimensions")
+        raise ValueError(
+            f"x has width {x.shape[2]}; it must be at least the {table.shape[1]} rotary dimensions"
+        )
     return cast(Tensor, kernel("rope", "apply_rope", x)(x, positions, table, inverse))

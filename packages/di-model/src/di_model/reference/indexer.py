@@ -39,18 +39,27 @@ def select_entries(
     if role.candidate_source is None or role.is_candidate_source:
         scores = index_scores(q, head_weights, _pages(keys, len(x)), visible, None)
         state.selected = topk_indices(scores, text.index_topk, visible)
+        trace(Traced.INDEX_SCORES, role.index, scores)
     else:
         assert state.candidates is not None  # the candidate source runs before its consumers
         entries = candidate_entries(state.candidates, visible, text.candidate_block_size)
         scores = index_scores(q, head_weights, _pages(keys, len(x)), visible, entries)
         chosen = topk_indices(scores, text.index_topk, (entries >= 0).sum(dim=1, dtype=torch.int32))
         state.selected = torch.where(chosen < 0, -1, entries.gather(1, chosen.clamp(min=0).long()))
+        trace(Traced.INDEX_SCORES, role.index, _by_entry(scores, entries, len(keys)))
     trace(Traced.TOPK, role.index, state.selected)
     if role.is_candidate_source:
         state.candidates = candidate_blocks(
             scores, visible, text.candidate_block_size, text.candidate_topk_blocks
         )
         trace(Traced.CANDIDATES, role.index, state.candidates)
+
+
+def _by_entry(scores: Tensor, entries: Tensor, count: int) -> Tensor:
+    """Scores ``[T, count]`` at the numbers of their entries, -inf elsewhere."""
+    # One column more takes what belongs to no entry.
+    spread = torch.full((len(scores), count + 1), -torch.inf)
+    return spread.scatter(1, torch.where(entries < 0, count, entries).long(), scores)[:, :count]
 
 
 def _pages(keys: Tensor, rows: int) -> IndexPages:
