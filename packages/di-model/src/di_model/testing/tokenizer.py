@@ -22,8 +22,8 @@ PROTOCOL = (
 )
 NOISE_TOKEN, IMAGE_TOKEN = PROTOCOL[0], PROTOCOL[6]
 WORDS = (
-    " the", "the", " The", "The", "  ", "\n\n", " of", " and", " to", " in", "ing", " is", " that", " for", "tion", " it", " with",
-    "er", " on", " a", " be", "ed", " hello", " world", "Hello", "10",
+    " the", "the", " The", "The", "  ", "\n\n", " of", " and", " to", " in", "ing", " is", " that", " for",
+    "tion", " it", " with", "er", " on", " a", " be", "ed", " hello", " world", "Hello", "10",
 )  # fmt: skip
 """Words whose prefixes become tokens; variants in case and space give the compressed vocabulary work."""
 SPACE, NEWLINE = "Ġ", "Ċ"
