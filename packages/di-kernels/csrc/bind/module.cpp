@@ -54,6 +54,8 @@ NB_MODULE(_native, m) {
   di::bind::bind_formats(m);
   di::bind::bind_linear(m);
   di::bind::bind_norm(m);
+  di::bind::bind_rope(m);
+  di::bind::bind_moe(m);
   di::bind::bind_attention(m);
   di::bind::bind_compress(m);
   di::bind::bind_indexer(m);

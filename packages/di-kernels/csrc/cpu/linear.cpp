@@ -53,6 +53,9 @@ void dot_tile(const float* const* x, int64_t rows, const float* w, int64_t count
 
 }  // namespace
 
+DI_MULTIVERSION
+float dot_product(const float* a, const float* b, int64_t n) { return dot(a, b, n); }
+
 template <class T>
 InputRows::InputRows(const T* x, int64_t rows, int64_t k, bool quantize)
     : k_(k), values_(new float[static_cast<size_t>(rows * k)]) {

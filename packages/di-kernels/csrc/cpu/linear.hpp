@@ -13,6 +13,9 @@ namespace di {
 
 constexpr int64_t kTileRows = 16;  // weight rows that are decoded, then met by every input row
 
+// Dot product in the order of reduce.hpp, compiled for the instruction set of the machine.
+float dot_product(const float* a, const float* b, int64_t n);
+
 // Inputs of a product as float32 rows, optionally replaced by their MXFP8 values (backbone
 // specification, 2.3).
 class InputRows {

@@ -1,0 +1,109 @@
+#include "cpu/moe.hpp"
+
+#include <nanobind/stl/tuple.h>
+
+#include "bind/weight.hpp"
+#include "cpu/range.hpp"
+
+namespace di::bind {
+namespace {
+
+// Format, stored matrix and scales of one weight.
+using Parts = std::tuple<int, View, std::optional<View>>;
+
+Weight borrow_parts(const Parts& parts) {
+  return borrow_weight(std::get<0>(parts), std::get<1>(parts), std::get<2>(parts));
+}
+
+// Appends one expert; all experts of a bank have the same shape.
+void add_expert(ExpertBank& bank, const Weight& w1, const Weight& w3, const Weight& w2) {
+  if (bank.size() == 0) {
+    bank.dim = w1.k;
+    bank.inter = w1.n;
+  }
+  const auto agrees = [](const Weight& w, int64_t n, int64_t k) { return w.n == n && w.k == k; };
+  require(agrees(w1, bank.inter, bank.dim) && agrees(w3, bank.inter, bank.dim) &&
+              agrees(w2, bank.dim, bank.inter),
+          "experts: the shapes of w1, w3 and w2 do not agree");
+  bank.w1.push_back(w1);
+  bank.w3.push_back(w3);
+  bank.w2.push_back(w2);
+}
+
+void call_route(const View& logits, const View& bias, float scale, const View& ids, const View& weights) {
+  const auto in = dense<float, 2>(logits, "logits");
+  const auto id = dense<int32_t, 2>(ids, "ids");
+  const auto weight = dense<float, 2>(weights, "weights");
+  const auto offset = rows<float, 2>(bias, "bias");
+  const int64_t rows = in.shape[0], experts = in.shape[1], top_k = id.shape[1];
+  require(top_k >= 0 && top_k <= experts, "route: top_k must not exceed the number of experts");
+  require(id.shape[0] == rows && weight.shape == id.shape, "route: shapes do not agree");
+  require(offset.shape[1] == experts && offset.shape[0] == rows,
+          "route: bias must be [experts] or [rows, experts]");
+  nb::gil_scoped_release release;
+  route(in.data, reinterpret_cast<const uint8_t*>(offset.data), offset.stride[0] * 4, rows, experts, top_k,
+        scale, id.data, weight.data);
+}
+
+template <class T>
+void call_experts(const ExpertBank& bank, const View& x, const View& ids, const std::optional<View>& weights,
+                  float limit, bool quantize_input, const View& y) {
+  const auto in = dense<T, 2>(x, "x");
+  const auto id = dense<int32_t, 2>(ids, "ids");
+  const auto out = dense<T, 3>(y, "y");
+  const int64_t rows = in.shape[0], slots = id.shape[1];
+  require(in.shape[1] == bank.dim, "experts: the width of x is not that of the experts");
+  require(id.shape[0] == rows && out.shape[0] == rows && out.shape[1] == slots && out.shape[2] == bank.dim,
+          "experts: shapes do not agree");
+  require(!quantize_input || (bank.dim % 32 == 0 && bank.inter % 32 == 0),
+          "experts: quantized inputs must hold whole groups of 32");
+  const float* weight = nullptr;
+  if (weights.has_value()) {
+    const auto array = dense<float, 2>(*weights, "weights");
+    require(array.shape == id.shape, "experts: weights and ids must have one shape");
+    weight = array.data;
+  }
+  for (int64_t i = 0; i < rows * slots; ++i) {
+    if (id.data[i] >= bank.size()) throw_out_of_range("expert id", i / slots, id.data[i], 0, bank.size());
+  }
+  nb::gil_scoped_release release;
+  run_experts<T>(bank, in.data, id.data, weight, rows, slots, limit, quantize_input, out.data);
+}
+
+template <class T>
+void call_combine(const View& shared, const View& routed, const View& y) {
+  const auto base = dense<T, 2>(shared, "shared");
+  const auto add = dense<T, 3>(routed, "routed");
+  const auto out = dense<T, 2>(y, "y");
+  require(out.shape == base.shape && add.shape[0] == base.shape[0] && add.shape[2] == base.shape[1],
+          "combine: shapes do not agree");
+  nb::gil_scoped_release release;
+  combine<T>(base.data, add.data, out.data, base.shape[0], add.shape[1], base.shape[1]);
+}
+
+}  // namespace
+
+void bind_moe(nb::module_& m) {
+  using MaybeView = std::optional<View>;
+  nb::class_<ExpertBank>(m, "ExpertBank")
+      .def(nb::init<>())
+      .def("__len__", &ExpertBank::size)
+      .def("add", [](ExpertBank& bank, const Parts& w1, const Parts& w3, const Parts& w2) {
+        add_expert(bank, borrow_parts(w1), borrow_parts(w3), borrow_parts(w2));
+      });
+  m.def("route", &call_route);
+  m.def(
+      "experts",
+      [](const ExpertBank& bank, View x, View ids, MaybeView weights, float limit, bool quantize_input,
+         View y) {
+        is<bf16>(x) ? call_experts<bf16>(bank, x, ids, weights, limit, quantize_input, y)
+                    : call_experts<float>(bank, x, ids, weights, limit, quantize_input, y);
+      },
+      nb::arg("bank"), nb::arg("x"), nb::arg("ids"), nb::arg("weights").none(), nb::arg("limit"),
+      nb::arg("quantize_input"), nb::arg("y"));
+  m.def("combine", [](View shared, View routed, View y) {
+    is<bf16>(shared) ? call_combine<bf16>(shared, routed, y) : call_combine<float>(shared, routed, y);
+  });
+}
+
+}  // namespace di::bind

@@ -1,0 +1,54 @@
+"""CPU kernels of the moe family."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from di_kernels import _native
+from di_kernels.ops.linear import LinearWeight
+from di_kernels.ops.moe import ExpertWeights
+
+
+def route(logits: Tensor, bias: Tensor, top_k: int, scale: float) -> tuple[Tensor, Tensor]:
+    """See :func:`di_kernels.ops.moe.route`. A NaN ranks first, so its row gets valid ids and NaN weights."""
+    rows, experts = logits.shape
+    if bias.shape not in ((experts,), (rows, experts)):
+        raise ValueError(f"bias has shape {list(bias.shape)}; expected [{experts}] or [{rows}, {experts}]")
+    ids = torch.empty(rows, top_k, dtype=torch.int32)
+    weights = torch.empty(rows, top_k, dtype=torch.float32)
+    _native.route(logits.contiguous(), bias.contiguous().expand(rows, experts), scale, ids, weights)
+    return ids, weights
+
+
+def experts(
+    x: Tensor, ids: Tensor, weights: Tensor | None, bank: ExpertWeights, limit: float, quantize_input: bool
+) -> Tensor:
+    """See :func:`di_kernels.ops.moe.experts`. Raises IndexError for an id beyond the bank."""
+    y = torch.empty(*ids.shape, x.shape[1], dtype=x.dtype)
+    routing = None if weights is None else weights.contiguous()
+    _native.experts(_bound(bank), x.contiguous(), ids.contiguous(), routing, limit, quantize_input, y)
+    return y
+
+
+def combine(shared: Tensor, routed: Tensor) -> Tensor:
+    """See :func:`di_kernels.ops.moe.combine`."""
+    y = torch.empty(shared.shape, dtype=shared.dtype)
+    _native.combine(shared.contiguous(), routed.contiguous(), y)
+    return y
+
+
+def _bound(bank: ExpertWeights) -> _native.ExpertBank:
+    """The native object that holds the addresses of the weights; ``bank`` keeps both alive."""
+    native = bank.bound.get("cpu")
+    if isinstance(native, _native.ExpertBank):
+        return native
+    native = _native.ExpertBank()
+    for w1, w3, w2 in zip(bank.w1, bank.w3, bank.w2, strict=True):
+        native.add(_parts(w1), _parts(w3), _parts(w2))
+    bank.bound["cpu"] = native
+    return native
+
+
+def _parts(weight: LinearWeight) -> tuple[int, Tensor, Tensor | None]:
+    return weight.format.value, weight.data, weight.scale

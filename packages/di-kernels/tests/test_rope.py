@@ -1,0 +1,109 @@
+"""Rotary embedding: golden tables, exact agreement with the reference, the inverse, independence of rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from di_kernels.ops.rope import YarnScaling, apply_rope, rope_frequencies, rope_table
+from di_kernels.reference import rope as reference
+from di_kernels.testing import (
+    Hostile,
+    assert_same_bits,
+    assert_same_values,
+    device_backends,
+    hostile,
+    threads,
+    with_gaps,
+)
+
+YARN = YarnScaling(factor=16, beta_fast=32, beta_slow=1, original_max_position_embeddings=65536)
+TABLE = rope_table(rope_frequencies(16, 10000.0), 50)
+
+
+def test_published_frequencies() -> None:
+    got = rope_frequencies(64, 160000.0, YARN)
+    torch.testing.assert_close(got[16].item(), 0.002265625, rtol=1e-6, atol=0)
+    torch.testing.assert_close(got[20].item(), 2.9697778e-4, rtol=1e-6, atol=0)
+    torch.testing.assert_close(got[24].item(), 1.953125e-5, rtol=1e-6, atol=0)
+    torch.testing.assert_close(got[31].item(), 5.680529e-7, rtol=1e-6, atol=0)
+    assert_same_bits(got[:16], rope_frequencies(64, 160000.0)[:16])
+
+
+@pytest.mark.parametrize(
+    ("name", "theta", "yarn"),
+    [("plain", 10000.0, None), ("compressed", 160000.0, YARN)],
+    ids=["plain", "yarn"],
+)
+def test_golden_tables(golden, name: str, theta: float, yarn: YarnScaling | None) -> None:
+    positions = golden("rope.positions")
+    frequencies = rope_frequencies(64, theta, yarn)
+    # Entries do not depend on the length of the table, so that those of far positions need no table up to there.
+    angles = (positions.to(torch.float32)[:, None] * frequencies).double()
+    for part, function in (("cos", torch.cos), ("sin", torch.sin)):
+        expected = golden(f"rope.{name}.{part}")
+        one_ulp = torch.nextafter(expected.abs(), torch.tensor(2.0)) - expected.abs()
+        assert (function(angles).float() - expected).abs().le(one_ulp).all()
+    near = positions[positions < 4096]
+    table = rope_table(frequencies, 4096)[near]
+    assert_same_bits(table, torch.cat([torch.cos(angles), torch.sin(angles)], 1).float()[positions < 4096])
+
+
+@pytest.mark.parametrize("device", device_backends("rope"))
+@pytest.mark.parametrize("kind", list(Hostile))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("inverse", [False, True])
+def test_equals_the_reference(inverse: bool, dtype: torch.dtype, kind: Hostile, device: str) -> None:
+    x = hostile(kind, 6, 3, 24, dtype=dtype)
+    positions = torch.tensor([0, 1, 49, 7, 7, 30], dtype=torch.int32)
+    expected = reference.apply_rope(x, positions, TABLE, inverse)
+    for layout in (x, with_gaps(x), x.transpose(0, 1).contiguous().transpose(0, 1)):
+        y = apply_rope(layout.to(device), positions.to(device), TABLE.to(device), inverse=inverse)
+        assert_same_values(y.cpu(), expected)
+
+
+def test_position_zero_and_plain_dimensions_are_copied() -> None:
+    x = hostile(Hostile.NORMAL, 2, 2, 24)
+    positions = torch.tensor([0, 5], dtype=torch.int32)
+    y = apply_rope(x, positions, TABLE)
+    assert_same_bits(y[0], x[0])
+    assert_same_bits(y[1, :, :8], x[1, :, :8])
+    assert (y[1, :, 8:] != x[1, :, 8:]).any()
+
+
+def test_a_quarter_turn_shows_the_pairing_and_the_direction() -> None:
+    quarter = torch.tensor([[0.0, 1.0, 1.0, 0.0]])  # cosines, then sines: first pair turned by 90 degrees
+    x = torch.tensor([[[9.0, 2.0, 3.0, 5.0, 7.0]]])
+    positions = torch.zeros(1, dtype=torch.int32)
+    assert apply_rope(x, positions, quarter).tolist() == [[[9, -3, 2, 5, 7]]]
+    assert apply_rope(x, positions, quarter, inverse=True).tolist() == [[[9, 3, -2, 5, 7]]]
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 16), (3, 0, 16), (1, 1, 16)])
+def test_small_tensors(shape: tuple[int, int, int]) -> None:
+    x = torch.ones(shape)
+    positions = torch.full((shape[0],), 3, dtype=torch.int32)
+    assert_same_bits(apply_rope(x, positions, TABLE), reference.apply_rope(x, positions, TABLE, False))
+
+
+def test_rows_do_not_depend_on_each_other_or_on_threads() -> None:
+    x = hostile(Hostile.OUTLIERS, 40, 8, 64, dtype=torch.bfloat16)
+    positions = torch.arange(40, dtype=torch.int32)
+    with threads(1):
+        together = apply_rope(x, positions, TABLE)
+    with threads(2):
+        assert_same_bits(apply_rope(x, positions, TABLE), together)
+    assert_same_bits(apply_rope(x[9:10], positions[9:10], TABLE)[0], together[9])
+
+
+def test_bad_arguments_are_refused() -> None:
+    x, positions = torch.zeros(2, 1, 16), torch.tensor([0, 50], dtype=torch.int32)
+    with pytest.raises(IndexError, match="position of row 1 is 50; allowed: 0 to 49"):
+        apply_rope(x, positions, TABLE)
+    with pytest.raises(IndexError, match="position of row 0 is -1"):
+        apply_rope(x, positions - 1, TABLE)
+    with pytest.raises(ValueError, match="width 8"):
+        apply_rope(x[..., :8], positions, TABLE)
+    with pytest.raises(TypeError, match="positions has dtype"):
+        apply_rope(x, positions.long(), TABLE)
+    with pytest.raises(ValueError, match="even number of columns"):
+        apply_rope(x, torch.zeros(2, dtype=torch.int32), TABLE[:, :7])
