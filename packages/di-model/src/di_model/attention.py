@@ -9,7 +9,7 @@ from di_kernels.ops.norm import rms_norm
 from di_kernels.ops.rope import apply_rope
 from torch import Tensor
 
-from di_model.compressor import Compressor
+from di_model.compressor import Compressor, IndexKeys
 from di_model.config import ModelConfig
 from di_model.indexer import Indexer
 from di_model.numerics import Numerics
@@ -34,16 +34,13 @@ class Attention:
         self.text, self.role, self.weights, self.numerics = config.text, role, weights, numerics
         self.rope_table = rope.for_layer(role)
         self.scale = self.text.head_dim**-0.5
-        self.compressor = (
-            Compressor(config, role, weights.compressor, weights.indexer, self.rope_table)
-            if weights.compressor is not None
-            else None
-        )
-        self.indexer = (
-            Indexer(config, role, weights.indexer, self.rope_table, numerics)
-            if weights.indexer is not None
-            else None
-        )
+        self.compressor = self.index_keys = self.indexer = None
+        if weights.compressor is not None:
+            self.compressor = Compressor(config, role, weights.compressor, self.rope_table)
+        if weights.indexer is not None and role.is_index_k_source:
+            self.index_keys = IndexKeys(config, role, weights.indexer, self.rope_table)
+        if weights.indexer is not None and role.is_index_source:
+            self.indexer = Indexer(config, role, weights.indexer, self.rope_table, numerics)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         """Attend with rows ``x [rows, hidden]`` (already normalised) and store their keys: ``[rows, hidden]``."""
@@ -96,7 +93,10 @@ class Attention:
         if self.role.kv_source is None:
             return None
         if self.compressor is not None:
-            self.compressor(self._compressor_input(x, step), step)
+            step.latent = self.compressor(x, step)
+        if self.index_keys is not None:
+            assert step.latent is not None  # the layer or one before it is a KV source
+            self.index_keys(step.latent, step)
         if self.indexer is not None:
             self.indexer(x, q_latent, step)
         assert step.selected is not None  # the first compressed layer is an index source
@@ -107,11 +107,3 @@ class Attention:
             sequence=step.batch.sequence,
             selected=step.selected,
         )
-
-    def _compressor_input(self, x: Tensor, step: Step) -> Tensor:
-        """A consumer's compressor reads the hidden rows of the first consumer layer (attention specification, 12.2)."""
-        if not self.role.is_consumer:
-            return x
-        if step.consumer_hidden is None:
-            step.consumer_hidden = x
-        return step.consumer_hidden

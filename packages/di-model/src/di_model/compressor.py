@@ -1,4 +1,7 @@
-"""Producer of compressed KV entries and of the index keys derived from them (attention specification, 7 and 8.1)."""
+"""Producers of compressed KV entries and of the index keys derived from them (attention specification, 7 and 8.1).
+
+Both write what a step completes before anything of the step reads it.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +21,29 @@ from di_model.weights import CompressorWeights, IndexerWeights
 
 
 class Compressor:
-    """Writes the entries that a step completes, and their index keys, before anything reads them."""
+    """Main compressed KV of a KV-source layer."""
 
     def __init__(
-        self,
-        config: ModelConfig,
-        role: LayerRole,
-        weights: CompressorWeights,
-        index_weights: IndexerWeights | None,
-        rope_table: Tensor,
+        self, config: ModelConfig, role: LayerRole, weights: CompressorWeights, rope_table: Tensor
     ) -> None:
         self.role, self.weights, self.rope_table = role, weights, rope_table
-        self.index_weights = index_weights if role.is_index_k_source else None
         self.eps = config.text.rms_norm_eps
 
-    def __call__(self, x: Tensor, step: Step) -> None:
-        """Store the entries completed by rows ``x [rows, hidden]``."""
-        rows = step.batch.entries[self.role.ratio]
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        """Store the entries completed by rows ``x [rows, hidden]``.
+
+        Returns:
+            Their latents ``[entries, head_dim]`` before rotation, which index keys are made from.
+        """
+        rows, layer = step.batch.entries[self.role.ratio], self.role.index
         latent = rms_norm(self._pool(x, rows, step), self.weights.norm, self.eps)
-        self._store_entries(latent, rows, step)
-        if self.index_weights is not None:
-            self._store_index_keys(latent, self.index_weights, rows, step)
+        entry = apply_rope(latent.unsqueeze(1), rows.rope_positions, self.rope_table).squeeze(1)
+        entry_format = step.cache.layout.spec.main_format
+        records = encode_records(entry, entry_format)
+        step.cache.entries(layer)[rows.store.block, rows.store.entry] = records
+        if step.observer is not None:
+            step.observer("compressed_kv", layer, decode_records(records, entry_format, latent.dtype))
+        return latent
 
     def _pool(self, x: Tensor, rows: EntryRows, step: Step) -> Tensor:
         if rows.pairs is None or rows.ring is None or self.weights.wgate is None:
@@ -51,26 +56,30 @@ class Compressor:
         ring[rows.ring.slot, rows.ring.cell] = fresh[rows.ring.row]
         return pooled
 
-    def _store_entries(self, latent: Tensor, rows: EntryRows, step: Step) -> None:
-        spec = step.cache.layout.spec
-        entry = apply_rope(latent.unsqueeze(1), rows.rope_positions, self.rope_table).squeeze(1)
-        records = encode_records(entry, spec.main_format)
-        step.cache.entries(self.role.index)[rows.store.block, rows.store.entry] = records
-        step.observe(
-            "compressed_kv", self.role.index, decode_records(records, spec.main_format, latent.dtype)
-        )
 
-    def _store_index_keys(self, latent: Tensor, weights: IndexerWeights, rows: EntryRows, step: Step) -> None:
-        assert weights.wk is not None  # an index-key source has both
-        assert weights.k_norm is not None
-        key = rms_norm(linear(latent, weights.wk), weights.k_norm, self.eps)
+class IndexKeys:
+    """Index keys of an index-key source, made from the latents of its KV source."""
+
+    def __init__(
+        self, config: ModelConfig, role: LayerRole, wk_weights: IndexerWeights, rope_table: Tensor
+    ) -> None:
+        if wk_weights.wk is None or wk_weights.k_norm is None:
+            raise ValueError(f"layer {role.index} is an index-key source without wk and k_norm weights")
+        self.role, self.rope_table = role, rope_table
+        self.wk, self.k_norm = wk_weights.wk, wk_weights.k_norm
+        self.eps = config.text.rms_norm_eps
+
+    def __call__(self, latent: Tensor, step: Step) -> None:
+        """Store keys of the step's new entries, from their latents ``[entries, head_dim]``."""
+        rows, layer = step.batch.entries[self.role.ratio], self.role.index
+        key = rms_norm(linear(latent, self.wk), self.k_norm, self.eps)
         key = apply_rope(key.unsqueeze(1), rows.rope_positions, self.rope_table).squeeze(1)
-        layer, at = self.role.index, (rows.store.block, rows.store.entry)
-        scales = step.cache.index_scales(layer)
+        values, scales = step.cache.index_values(layer), step.cache.index_scales(layer)
+        at = (rows.store.block, rows.store.entry)
         if scales is None:
-            step.cache.index_values(layer)[at] = key
-            step.observe("index_k", layer, key)
-            return
-        entry_format = step.cache.layout.spec.index_format
-        step.cache.index_values(layer)[at], scales[at] = encode(key, entry_format)
-        step.observe("index_k", layer, round_trip(key, entry_format))
+            values[at] = key
+        else:
+            entry_format = step.cache.layout.spec.index_format
+            values[at], scales[at] = encode(key, entry_format)
+            key = round_trip(key, entry_format) if step.observer is not None else key
+        step.observe("index_k", layer, key)

@@ -27,7 +27,7 @@ class Step:
         cache: pools that the step reads and writes.
         selected: int32 ``[rows, topk]`` entries chosen by the latest index source.
         candidates: int32 ``[rows, blocks]`` candidate blocks of the candidate source.
-        consumer_hidden: normalised hidden rows of the first consumer layer, read by compressors behind it.
+        latent: ``[entries, head_dim]`` un-rotated latents of the latest KV source's new entries.
         features: draft features by target, each ``[rows, hidden]``.
         observer: sees intermediate values.
     """
@@ -36,7 +36,7 @@ class Step:
     cache: CachePool
     selected: Tensor | None = None
     candidates: Tensor | None = None
-    consumer_hidden: Tensor | None = None
+    latent: Tensor | None = None
     features: dict[int, Tensor] = field(default_factory=dict)
     observer: Observer | None = None
 

@@ -26,7 +26,7 @@ class HyperWeights:
 
 @dataclass(frozen=True, eq=False)
 class CompressorWeights:
-    """Producer of compressed KV (KV-source layers): ``wkv``, ``wgate`` ``[hd, D]``, ``norm [hd]``; no gate at ratio 1."""
+    """Producer of compressed KV: ``wkv``, ``wgate`` ``[hd, D]`` (no gate at ratio 1), ``norm [hd]``."""
 
     wkv: LinearWeight
     wgate: LinearWeight | None
@@ -101,7 +101,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, eq=False)
 class DraftWeights:
-    """Draft model: layers, feature projection ``main_proj [D, F*D]`` with its norm, final norm, Markov and confidence heads.
+    """Draft model: layers, feature projection ``main_proj [D, F*D]``, final norm, Markov and confidence heads.
 
     ``markov_embed`` is ``[V, r]``, ``markov_head`` ``[V, r]``, ``confidence`` ``[1, D+r]``.
     """
