@@ -56,6 +56,7 @@ NB_MODULE(_native, m) {
   di::bind::bind_norm(m);
   di::bind::bind_rope(m);
   di::bind::bind_moe(m);
+  di::bind::bind_hyper(m);
   di::bind::bind_attention(m);
   di::bind::bind_compress(m);
   di::bind::bind_indexer(m);

@@ -1,0 +1,60 @@
+"""CPU kernels of the hyper family."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from di_kernels import _native
+from di_kernels.ops.hyper import HyperConstants, HyperMixes
+
+
+def hyper_mixes(
+    stream: Tensor, fn: Tensor, base: Tensor, scale: Tensor, constants: HyperConstants
+) -> HyperMixes:
+    """See :func:`di_kernels.ops.hyper.hyper_mixes`."""
+    z = torch.empty(stream.shape[0], fn.shape[0], dtype=torch.float32)
+    _native.hyper_project(stream.contiguous(), fn, constants.eps, z)
+    return hyper_coefficients(z, base, scale, constants, stream.shape[1])
+
+
+def hyper_coefficients(
+    z: Tensor, base: Tensor, scale: Tensor, constants: HyperConstants, m: int
+) -> HyperMixes:
+    """See :func:`di_kernels.ops.hyper.hyper_coefficients`."""
+    rows = z.shape[0]
+    mixes = HyperMixes(torch.empty(rows, m), torch.empty(rows, m), torch.empty(rows, m, m))
+    _native.hyper_coefficients(
+        z.contiguous(),
+        base,
+        scale,
+        constants.hc_eps,
+        constants.sinkhorn_iters,
+        mixes.pre,
+        mixes.post,
+        mixes.comb,
+    )
+    return mixes
+
+
+def hyper_pre(stream: Tensor, pre: Tensor) -> Tensor:
+    """See :func:`di_kernels.ops.hyper.hyper_pre`."""
+    y = torch.empty(stream.shape[0], stream.shape[2], dtype=stream.dtype)
+    _native.hyper_pre(stream.contiguous(), pre.contiguous(), y)
+    return y
+
+
+def hyper_post(stream: Tensor, y: Tensor, mixes: HyperMixes) -> Tensor:
+    """See :func:`di_kernels.ops.hyper.hyper_post`."""
+    out = torch.empty(stream.shape, dtype=stream.dtype)
+    _native.hyper_post(
+        stream.contiguous(), y.contiguous(), mixes.post.contiguous(), mixes.comb.contiguous(), out
+    )
+    return out
+
+
+def stream_mean(stream: Tensor) -> Tensor:
+    """See :func:`di_kernels.ops.hyper.stream_mean`."""
+    y = torch.empty(stream.shape[0], stream.shape[2], dtype=stream.dtype)
+    _native.stream_mean(stream.contiguous(), y)
+    return y
