@@ -46,6 +46,8 @@ def draft_block(
         raise ValueError("the weights hold no draft model; load the checkpoint with draft=True")
     if not 1 <= position <= len(features):
         raise ValueError(f"position is {position}; features reach positions 0..{len(features) - 1} before it")
+    if length < 1:
+        raise ValueError(f"length is {length}; it must be at least 1")
     setting, text = model.setting, model.config.text
     begin = max(0, position - text.sliding_window)
     context = setting.norm(setting.project(features[begin:position], weights.main_proj), weights.main_norm)

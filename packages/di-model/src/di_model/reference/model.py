@@ -181,7 +181,9 @@ class ReferenceModel:
             position: its position, at least 1.
             length: tokens to draft; ``dspark_block_size`` when None.
         """
-        return draft_block(self, features, token, position, length or self.config.text.dspark_block_size)
+        return draft_block(
+            self, features, token, position, self.config.text.dspark_block_size if length is None else length
+        )
 
 
 def _last_tokens(ids: Tensor, order: int) -> Tensor:
