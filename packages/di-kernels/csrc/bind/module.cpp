@@ -57,6 +57,8 @@ NB_MODULE(_native, m) {
   di::bind::bind_rope(m);
   di::bind::bind_moe(m);
   di::bind::bind_hyper(m);
+  di::bind::bind_embedding(m);
+  di::bind::bind_engram(m);
   di::bind::bind_attention(m);
   di::bind::bind_compress(m);
   di::bind::bind_indexer(m);
