@@ -1,0 +1,57 @@
+"""The command line ``di``. Heavy modules are imported inside the commands that need them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from di_engine.cli import demo, doctor, generate, inspect, verify
+from di_engine.cli.common import EXIT_INTERRUPTED, EXIT_USAGE, CommandError
+
+__all__ = ["app", "main", "run"]
+
+app = typer.Typer(
+    name="di",
+    help="DeepSeek-V4.1 on the hardware you have: generate text, inspect checkpoints, verify an installation.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("generate")(generate.command)
+app.command("inspect")(inspect.command)
+app.command("doctor")(doctor.command)
+app.command("demo-checkpoint")(demo.command)
+app.add_typer(verify.app, name="verify")
+
+
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+"""What the parser raises for every bad command line; typer exports one of its subclasses only."""
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line (default: that of the process) and return its exit code.
+
+    0: all is well; 1: what was asked for did not succeed; 2: the command line is wrong; 130: interrupted.
+    """
+    try:
+        result = app(None if arguments is None else list(arguments), standalone_mode=False)
+    except CommandError as error:
+        return _report(error.message, error.exit_code)
+    except _UsageError as error:
+        return _report(error.format_message(), EXIT_USAGE)  # type: ignore[attr-defined]
+    except (KeyboardInterrupt, typer.Abort):
+        return EXIT_INTERRUPTED
+    return result if isinstance(result, int) else 0
+
+
+def main() -> None:
+    """Entry point of the ``di`` script."""
+    sys.exit(run())
+
+
+def _report(message: str, exit_code: int) -> int:
+    sys.stderr.write(f"di: {message}\n")
+    return exit_code

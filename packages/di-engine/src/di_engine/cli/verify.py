@@ -1,0 +1,135 @@
+"""``di verify``: golden values, and equal bits whatever the schedule."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from di_engine.cli.common import EXIT_FAILURE, plain, print_json, user_errors
+
+if TYPE_CHECKING:
+    from di_engine.verify import EqualityReport, Finding, Verdict
+
+app = typer.Typer(help="Check that this installation computes what it should.", no_args_is_help=True)
+
+
+@app.command("golden")
+def golden(
+    directory: Annotated[Path, typer.Argument(metavar="GOLDEN_DIR", help="Directory of golden files.")],
+    checkpoints: Annotated[
+        Path, typer.Option(help="Directory with one checkpoint folder a preset (micro, w128, ...).")
+    ],
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="The released tokenizer.json, for the files about it.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> int:
+    """Check the reference model and the engine's cached path against golden values.
+
+    Prints one line a case with its figure. Exits with 1 when a case misses its criterion, or when a file that is
+    understood could not be checked.
+    """
+    from di_engine.verify import FindingKind, GoldenVerification, Verdict
+
+    with user_errors():
+        verification = GoldenVerification(directory, checkpoints, tokenizer)
+    start = time.monotonic()
+    cases = misses = unknown = 0
+    for item in verification.run():
+        if isinstance(item, Verdict):
+            cases += 1
+            misses += not item.result.passed
+        else:
+            misses += item.kind is FindingKind.MISSED
+            unknown += item.kind is FindingKind.NOT_UNDERSTOOD
+        _show(item, as_json)
+    seconds = time.monotonic() - start
+    if as_json:
+        print_json(
+            {"cases": cases, "misses": misses, "not_understood": unknown, "seconds": round(seconds, 1)}
+        )
+    else:
+        typer.echo(f"{cases} cases, {misses} misses, {unknown} files not understood, {seconds:.1f} s")
+    return EXIT_FAILURE if misses else 0
+
+
+def _show(item: Verdict | Finding, as_json: bool) -> None:
+    from di_engine.verify import Verdict
+
+    if isinstance(item, Verdict):
+        result = item.result
+        if as_json:
+            print_json({"subject": item.subject, **plain(result)})
+        else:
+            mark = "ok  " if result.passed else "MISS"
+            typer.echo(f"{mark} {result.file}: {result.case} ({item.subject}): {result.figure}")
+    elif as_json:
+        print_json({"finding": item.kind.value, "file": item.file, "reason": item.reason})
+    else:
+        typer.echo(f"{item.kind.value.upper()} {item.file}: {item.reason}")
+    sys.stdout.flush()
+
+
+@app.command("equality")
+def equality(
+    checkpoint: Annotated[Path, typer.Option(help="Checkpoint directory.")],
+    cases: Annotated[int, typer.Option(min=1, help="How many random schedules.")] = 300,
+    seed: Annotated[int, typer.Option(help="Of requests and schedules.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> int:
+    """Run random requests in random schedules and compare tokens and log-probability bits with each run alone.
+
+    Exits with 1 at the first difference, and when no case had a preemption, a chunk, a mixed step or an abort.
+    """
+    from tqdm import tqdm  # type: ignore[import-untyped]
+
+    from di_engine.verify import EqualityCheck
+
+    with user_errors():
+        check = EqualityCheck(checkpoint, seed)
+    start = time.monotonic()
+    with tqdm(total=cases, unit="case", disable=not sys.stderr.isatty()) as bar:
+        report = check.run(cases, progress=lambda done: bar.update(done - bar.n))
+    seconds = round(time.monotonic() - start, 1)
+    if as_json:
+        print_json({**_report(report), "seconds": seconds})
+    else:
+        _print_report(report, seconds)
+    return 0 if report.passed else EXIT_FAILURE
+
+
+def _report(report: EqualityReport) -> dict[str, Any]:
+    return {
+        "passed": report.passed,
+        "cases": report.cases,
+        "distinct_requests": report.distinct_requests,
+        **dataclasses.asdict(report.coverage),
+        "absent": list(report.coverage.absent),
+        "difference": plain(report.difference),
+    }
+
+
+def _print_report(report: EqualityReport, seconds: float) -> None:
+    coverage = report.coverage
+    typer.echo(
+        f"{report.cases} cases, {coverage.requests} requests ({report.distinct_requests} distinct), "
+        f"{coverage.steps} steps, {seconds} s"
+    )
+    typer.echo(
+        f"preemptions {coverage.preemptions}, chunks {coverage.chunks}, mixed steps {coverage.mixed_steps}, "
+        f"aborts {coverage.aborts}"
+    )
+    if report.difference is not None:
+        difference = report.difference
+        request = "" if difference.request is None else f", request {difference.request}"
+        typer.echo(f"DIFFERENCE in case {difference.case.index}{request}: {difference.what}")
+        typer.echo(f"the case: {difference.case}")
+    elif coverage.absent:
+        typer.echo(f"NOT SHOWN: no {', no '.join(coverage.absent)} occurred; run more cases")
+    else:
+        typer.echo("all equal, bit for bit")

@@ -1,0 +1,277 @@
+"""Equal bits whatever the schedule: random cases through the real engine against each request run alone."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+from di_kernels import num_threads, set_num_threads
+from di_scheduler import SchedulerStats
+from di_spec import LogprobEntry
+
+from di_engine.capacity import available_memory, plan_capacity
+from di_engine.config import EngineConfig
+from di_engine.engine import LLMEngine
+from di_engine.loading import LoadedModel, load_model
+from di_engine.outputs import RequestOutput
+from di_engine.verify.cases import Case, CaseGenerator, Request, longest_sequence
+
+STEPS_PER_TOKEN = 20
+"""A case that takes more steps than this for each token of its requests makes no progress."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Everything that came of one request; ``finish_reason`` is that of :class:`~di_engine.outputs.RequestOutput`."""
+
+    token_ids: tuple[int, ...]
+    text: str
+    logprobs: tuple[LogprobEntry, ...]
+    prompt_logprobs: tuple[LogprobEntry, ...] | None
+    finish_reason: str | None
+    error: str | None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first thing that went wrong.
+
+    case: the schedule. request: index of the request in it (None: the case as a whole). what: expected and found.
+    """
+
+    case: Case
+    request: int | None
+    what: str
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What the cases exercised, summed up; the engine's own counters."""
+
+    requests: int = 0
+    steps: int = 0
+    preemptions: int = 0
+    chunks: int = 0
+    mixed_steps: int = 0
+    aborts: int = 0
+
+    def plus(self, requests: int, stats: SchedulerStats) -> Coverage:
+        """With one more case."""
+        return Coverage(
+            self.requests + requests,
+            self.steps + stats.steps,
+            self.preemptions + stats.preemptions,
+            self.chunks + stats.chunks,
+            self.mixed_steps + stats.mixed_steps,
+            self.aborts + stats.aborts,
+        )
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """Counts that are 0: without them, nothing was shown about them."""
+        return tuple(name for name, count in asdict(self).items() if count == 0)
+
+
+@dataclass(frozen=True)
+class EqualityReport:
+    """Cases that were run, distinct requests in them, what was exercised, and the first difference if any."""
+
+    cases: int
+    distinct_requests: int
+    coverage: Coverage
+    difference: Difference | None
+
+    @property
+    def passed(self) -> bool:
+        """No difference, and every kind of disturbance occurred."""
+        return self.difference is None and not self.coverage.absent
+
+
+class EqualityCheck:
+    """Runs cases over one loaded model.
+
+    Args:
+        checkpoint: checkpoint directory; it may hold any sizes.
+        seed: of requests and schedules.
+        numerics, tokenizer and the other settings of ``base`` are kept; sizes and policy are those of each case.
+
+    Raises:
+        FileNotFoundError, ValueError: see :func:`~di_engine.loading.load_model`.
+    """
+
+    def __init__(self, checkpoint: Path, seed: int, *, loaded: LoadedModel | None = None) -> None:
+        self._base = EngineConfig(model=checkpoint, max_num_seqs=1)
+        self._loaded = load_model(self._base) if loaded is None else loaded
+        self._cases = CaseGenerator(self._loaded.config, self._loaded.capacity.layout, seed)
+        self._baselines: dict[Request, Outcome] = {}
+
+    def run(self, cases: int, progress: Callable[[int], None] = lambda done: None) -> EqualityReport:
+        """Run ``cases`` cases, or as many as it takes to find a difference.
+
+        Args:
+            cases: how many.
+            progress: called with the number of cases done.
+        """
+        coverage = Coverage()
+        difference = None
+        done = 0
+        with _threads_restored():
+            while done < cases and difference is None:
+                case = self._cases.draw(done)
+                difference, stats = self._run(case)
+                coverage = coverage.plus(len(case.arrivals), stats)
+                done += 1
+                progress(done)
+        return EqualityReport(done, len(self._baselines), coverage, difference)
+
+    def _run(self, case: Case) -> tuple[Difference | None, SchedulerStats]:
+        baselines = [self._baseline(arrival.request) for arrival in case.arrivals]
+        with self._engine(_settings(self._base, case)) as engine:
+            outcomes = _drive(engine, case)
+            stats = engine.stats().scheduler
+        if outcomes is None:
+            return Difference(case, None, f"not finished after {stats.steps} steps"), stats
+        for index, (outcome, baseline) in enumerate(zip(outcomes, baselines, strict=True)):
+            what = first_difference(outcome, baseline)
+            if what is not None:
+                return Difference(case, index, what), stats
+        return None, stats
+
+    def _baseline(self, request: Request) -> Outcome:
+        """The request alone, its prompt in one step, in a pool with room to spare."""
+        if request not in self._baselines:
+            tokens = max(longest_sequence(self._loaded.config), request.max_tokens)
+            settings = replace(
+                self._base,
+                max_num_batched_tokens=tokens,
+                num_blocks=2 + 2 * -(-tokens // self._base.block_size),
+            )
+            with self._engine(settings) as engine:
+                engine.add_request("alone", request.prompt, request.params)
+                collected: list[RequestOutput] = []
+                while engine.has_unfinished():
+                    collected += engine.step()
+            self._baselines[request] = _outcome(collected)
+        return self._baselines[request]
+
+    def _engine(self, settings: EngineConfig) -> LLMEngine:
+        capacity = plan_capacity(settings, self._loaded.config, available_memory())
+        return LLMEngine(settings, loaded=replace(self._loaded, capacity=capacity))
+
+
+def first_difference(outcome: Outcome, baseline: Outcome) -> str | None:
+    """How a request's outcome differs from that of the same request alone; None when it does not.
+
+    Log-probabilities are compared by their bits. An aborted request must be a prefix of its baseline.
+    """
+    if baseline.error is not None:
+        return f"alone, the request failed: {baseline.error}"
+    aborted = outcome.finish_reason == "abort"
+    length = len(outcome.token_ids) if aborted else len(baseline.token_ids)
+    compared: list[tuple[str, Sequence[object], Sequence[object]]] = [
+        ("token_ids", baseline.token_ids[:length], outcome.token_ids),
+        ("logprobs", _bits(baseline.logprobs[:length]), _bits(outcome.logprobs)),
+    ]
+    if outcome.prompt_logprobs is not None or not aborted:
+        compared.append(
+            (
+                "prompt_logprobs",
+                _bits(baseline.prompt_logprobs or ()),
+                _bits(outcome.prompt_logprobs or ()),
+            )
+        )
+    for name, expected, found in compared:
+        if list(expected) != list(found):
+            return _describe(name, expected, found)
+    if not aborted and (baseline.text, baseline.finish_reason) != (outcome.text, outcome.finish_reason):
+        return (
+            f"expected {baseline.finish_reason!r} and text {baseline.text!r}, found {outcome.finish_reason!r} "
+            f"({outcome.error}) and text {outcome.text!r}"
+        )
+    return None
+
+
+def _bits(entries: Sequence[LogprobEntry]) -> list[tuple[object, ...]]:
+    """Each entry with its numbers in hexadecimal, so that equal means equal in every bit (also of -0 and NaN)."""
+    return [
+        (
+            entry.token_id,
+            _hexadecimal(entry.logprob),
+            entry.rank,
+            tuple((other.token_id, _hexadecimal(other.logprob)) for other in entry.top),
+        )
+        for entry in entries
+    ]
+
+
+def _hexadecimal(value: float) -> str:
+    return struct.pack(">d", value).hex()
+
+
+def _describe(name: str, expected: Sequence[object], found: Sequence[object]) -> str:
+    at = next(
+        (i for i, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b),
+        min(len(expected), len(found)),
+    )
+    return (
+        f"{name}[{at}] (of {len(expected)} expected, {len(found)} found): expected "
+        f"{expected[at] if at < len(expected) else 'nothing'}, found {found[at] if at < len(found) else 'nothing'}"
+    )
+
+
+def _settings(base: EngineConfig, case: Case) -> EngineConfig:
+    return replace(
+        base,
+        max_num_seqs=case.max_num_seqs,
+        max_num_batched_tokens=case.max_num_batched_tokens,
+        max_chunk_tokens=case.max_chunk_tokens,
+        block_size=case.block_size,
+        num_blocks=case.num_blocks,
+        policy=case.policy,
+        num_threads=case.num_threads,
+    )
+
+
+def _drive(engine: LLMEngine, case: Case) -> list[Outcome] | None:
+    """Run a case's schedule to its end; None when it makes no progress."""
+    limit = STEPS_PER_TOKEN * sum(arrival.request.max_tokens for arrival in case.arrivals)
+    last_arrival = max(arrival.add_at for arrival in case.arrivals)
+    outputs: list[list[RequestOutput]] = [[] for _ in case.arrivals]
+    for step in range(limit):
+        if step > last_arrival and not engine.has_unfinished():
+            return [_outcome(collected) for collected in outputs]
+        for index, arrival in enumerate(case.arrivals):
+            if arrival.add_at == step:
+                engine.add_request(str(index), arrival.request.prompt, arrival.request.params)
+            if arrival.abort_at == step:
+                engine.abort(str(index))
+        for output in engine.step():
+            outputs[int(output.request_id)].append(output)
+    return None
+
+
+def _outcome(outputs: Sequence[RequestOutput]) -> Outcome:
+    """The deltas of one request joined."""
+    return Outcome(
+        token_ids=tuple(token for output in outputs for token in output.token_ids),
+        text="".join(output.text for output in outputs),
+        logprobs=tuple(entry for output in outputs for entry in output.logprobs or ()),
+        prompt_logprobs=next((o.prompt_logprobs for o in outputs if o.prompt_logprobs is not None), None),
+        finish_reason=outputs[-1].finish_reason if outputs else None,
+        error=outputs[-1].error if outputs else None,
+    )
+
+
+@contextmanager
+def _threads_restored() -> Iterator[None]:
+    """Cases change the number of threads of the process; afterwards it is what it was."""
+    kernels, tensors = num_threads(), torch.get_num_threads()
+    try:
+        yield
+    finally:
+        set_num_threads(kernels)
+        torch.set_num_threads(tensors)
