@@ -21,11 +21,11 @@ def index_scores(
         entries = torch.arange(width, dtype=torch.int32).expand(q.shape[0], width)
     present = (entries >= 0) & (entries < visible[:, None])
     keys = _keys(pages, torch.where(present, entries, 0).long(), q.dtype)
-    scores = torch.zeros(entries.shape)
     wide = accumulator(q)
+    dots = torch.einsum("rhd,rnd->rhn", q.to(wide), keys.to(wide)).to(torch.float32).to(q.dtype)
+    scores = torch.zeros(entries.shape)
     for head in range(q.shape[1]):
-        dot = torch.einsum("rd,rnd->rn", q[:, head].to(wide), keys.to(wide)).to(torch.float32).to(q.dtype)
-        scores = scores + (torch.relu(dot) * head_weights[:, head, None]).to(torch.float32)
+        scores = scores + (torch.relu(dots[:, head]) * head_weights[:, head, None]).to(torch.float32)
     return torch.where(present, scores.to(q.dtype).to(torch.float32), -torch.inf)
 
 
