@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile(
     "di-scheduler",
     derandomize=True,
-    max_examples=150,
+    max_examples=100,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -1,7 +1,11 @@
 """Random histories: the native scheduler, its Python model and the properties, operation by operation."""
 
+import random
+from collections import Counter
+
+import pytest
 from di_scheduler import FinishReason, SequenceLimits, StepPolicy
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
@@ -105,4 +109,68 @@ class History(RuleBasedStateMachine):
 
 
 TestHistory = History.TestCase
-TestHistory.settings = settings(stateful_step_count=30)
+TestHistory.settings = settings(
+    stateful_step_count=30,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),  # explaining takes minutes
+)
+
+
+class Crowd:
+    """A long history under pressure: more requests than the pool holds, at every moment."""
+
+    def __init__(self, seed: int, policy: StepPolicy) -> None:
+        self.rng = rng = random.Random(seed)
+        seqs = rng.randint(1, 6)
+        self.pair = Lockstep(
+            small_config(
+                blocks=rng.randint(2, 14),
+                block_size=rng.randint(1, 4),
+                seqs=seqs,
+                budget=seqs + rng.choice([0, 1, 4, 12]),
+                chunk=rng.choice([None, None, 1, 3, 7]),
+                model_len=30,
+                policy=policy,
+            )
+        )
+        self.next_id = 0
+
+    def arrive(self) -> None:
+        rng = self.rng
+        size = min(rng.choice([1, 2, 5, 12, 29]), self.pair.model.length_limit - 1)
+        limits = SequenceLimits(rng.choice([1, 3, 10, 28]), eos_token_ids=(0,), ignore_eos=rng.random() < 0.5)
+        self.pair.add(self.next_id, [rng.randrange(1, 30) for _ in range(size)], limits)
+        self.next_id += 1
+
+    def offer(self) -> list[int]:
+        count = self.rng.choice([1, 1, 1, 1, 2, 3])
+        return [self.rng.randrange(-1 if self.rng.random() < 0.02 else 0, 30) for _ in range(count)]
+
+    def step(self) -> None:
+        while self.pair.model.orders < 400 and len(self.pair.seen.live) < 8:
+            self.arrive()
+        plan = self.pair.make_plan()
+        self.maybe_end(0.05)
+        failed = [self.rng.random() < 0.02 for _ in plan.sampling]
+        self.pair.commit([self.offer() for _ in plan.sampling], failed)
+        self.maybe_end(0.05)
+
+    def maybe_end(self, chance: float) -> None:
+        if self.pair.seen.live and self.rng.random() < chance:
+            self.pair.finish(self.rng.choice(list(self.pair.seen.live)))
+
+
+@pytest.mark.parametrize("policy", StepPolicy)
+def test_long_histories_under_pressure(policy: StepPolicy) -> None:
+    totals: Counter[str] = Counter()
+    for seed in range(25):
+        crowd = Crowd(seed, policy)
+        for _ in range(60):
+            crowd.step()
+        stats = crowd.pair.scheduler.stats()
+        totals.update(
+            preemptions=stats.preemptions, aborts=stats.aborts, chunks=stats.chunks, mixed=stats.mixed_steps
+        )
+        totals.update(reason.name for request in crowd.pair.seen.ended for reason in request.finishes)
+    assert min(totals["preemptions"], totals["aborts"], totals["chunks"]) > 100
+    assert (totals["mixed"] > 100) == (policy is StepPolicy.MIXED)
+    assert min(totals[name] for name in ("STOP", "LENGTH", "ABORT", "ERROR")) > 20

@@ -45,9 +45,10 @@ def test_an_older_prefill_leaves_rows_for_younger_decodes() -> None:
     scheduler = serving(small_config(blocks=40, budget=8, chunk=6), 20, 2)
     assert step(scheduler) == [(0, 0, 6), (1, 0, 2)]
     assert step(scheduler) == [(1, 2, 1), (0, 6, 6)]
-    scheduler = serving(small_config(blocks=40, budget=4, chunk=2), 20, 1, 1)
-    assert step(scheduler) == [(0, 0, 2), (1, 0, 1), (2, 0, 1)]
-    assert step(scheduler) == [(1, 1, 1), (2, 1, 1), (0, 2, 2)]
+    scheduler = serving(small_config(blocks=40, budget=4), 1, 1, 1)
+    scheduler.plan()
+    scheduler.commit(int32([7, 7, 7, 8, 9]), int32([3, 1, 1]))  # 0 has three rows to compute now
+    assert step(scheduler) == [(1, 1, 1), (2, 1, 1), (0, 1, 2)]
 
 
 def test_homogeneous_steps_take_turns() -> None:
