@@ -47,9 +47,11 @@ bool borrow(nb::handle object, DiDLTensor* out) noexcept {
 NB_MODULE(_native, m) {
   m.doc() = "CPU kernels of di_kernels";
   m.def("num_threads", &di::num_threads);
-  m.def("set_num_threads", [](int count) {
+  m.attr("WORK_PER_THREAD") = di::kWorkPerThread;
+  m.def("set_num_threads", [](int count, int64_t work_per_thread) {
     di::bind::require(count >= 1, "count must be at least 1");
-    di::set_num_threads(count);
+    di::bind::require(work_per_thread >= 1, "work_per_thread must be at least 1");
+    di::set_num_threads(count, work_per_thread);
   });
   di::bind::bind_formats(m);
   di::bind::bind_linear(m);

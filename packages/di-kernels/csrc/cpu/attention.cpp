@@ -12,10 +12,10 @@
 namespace di {
 namespace {
 
-constexpr int64_t kPiece = 64;    // columns per piece of the running softmax
-constexpr int64_t kKeyTile = 8;   // keys that stay in the first-level cache while all heads visit them
-constexpr int64_t kDimTile = 64;  // elements of the output that stay in registers while the keys pass
-constexpr int64_t kGrain = 4;     // heads per work item at least
+constexpr int64_t kPiece = 64;         // columns per piece of the running softmax
+constexpr int64_t kKeyTile = 8;        // keys that stay in the first-level cache while all heads visit them
+constexpr int64_t kDimTile = 64;       // elements of the output that stay in registers while the keys pass
+constexpr int64_t kTypicalKeys = 128;  // of a row, when its work is weighed
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // logits[h][i] = scale * (q_h . key_i); logits have kPiece columns.
@@ -158,7 +158,7 @@ template <class T, class Collect>
 void attend(const AttentionShape& shape, const T* q, const Collect& collect, const float* sink, float scale,
             T* out) {
   const int64_t heads = shape.heads, dim = shape.dim;
-  parallel_for(shape.rows * heads, kGrain, [&](int64_t begin, int64_t end) {
+  parallel_for(shape.rows * heads, kTypicalKeys * dim, [&](int64_t begin, int64_t end) {
     RowSoftmax<T> softmax(std::min(heads, end - begin), dim);
     RowKeys keys;
     while (begin < end) {

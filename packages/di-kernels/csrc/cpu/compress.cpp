@@ -31,7 +31,7 @@ float pool(float score0, float score1, float latent0, float latent1) {
 template <class T>
 void compress_pairs(const PairStep& step, const PairRing& ring, const PairRows& pairs, int64_t dim, T* out) {
   check(step, ring, pairs);
-  parallel_for(pairs.count, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(pairs.count, 32 * dim, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const bool fresh = pairs.first[i] >= 0;
       const float* first =

@@ -10,7 +10,7 @@ namespace di {
 template <class T>
 void embed(const int32_t* ids, int64_t rows, const Weight& table, T* y) {
   const int64_t dim = table.k;
-  parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
+  parallel_for(rows, 2 * dim, [&](int64_t begin, int64_t end) {
     std::vector<float> row(static_cast<size_t>(dim));
     for (int64_t r = begin; r < end; ++r) {
       if (ids[r] >= 0 && ids[r] < table.n) {

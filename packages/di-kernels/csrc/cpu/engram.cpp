@@ -77,7 +77,7 @@ void engram_windows(const int32_t* tokens, int64_t rows, int64_t n, const uint8_
 
 void engram_hash(const int64_t* windows, int64_t rows, const EngramHash& hash, int64_t* ids) {
   const int64_t columns = (hash.n - 1) * hash.heads;
-  parallel_for(rows, 64, [&](int64_t begin, int64_t end) {
+  parallel_for(rows, 16 * columns, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const int64_t* window = windows + r * hash.n;
       int64_t* out = ids + r * columns;
@@ -99,7 +99,7 @@ void engram_hash(const int64_t* windows, int64_t rows, const EngramHash& hash, i
 template <class T>
 void engram_gather(const int64_t* ids, int64_t count, const EngramTable& table, T* y) {
   const int64_t dim = table.values.k;
-  parallel_for(count, 64, [&](int64_t begin, int64_t end) {
+  parallel_for(count, 2 * dim, [&](int64_t begin, int64_t end) {
     std::vector<float> row(static_cast<size_t>(dim));
     for (int64_t i = begin; i < end; ++i) {
       if (ids[i] < 0) {
@@ -118,7 +118,7 @@ void engram_gather(const int64_t* ids, int64_t count, const EngramTable& table, 
 template <class T>
 void engram_inject(const T* stream, const T* kv, const float* weight, const bool* active, float eps,
                    int64_t rows, int64_t m, int64_t dim, T* out) {
-  parallel_for(rows, 2, [&](int64_t begin, int64_t end) {
+  parallel_for(rows, 8 * m * dim, [&](int64_t begin, int64_t end) {
     InjectScratch scratch(dim);
     for (int64_t r = begin; r < end; ++r) {
       const T* trunk = stream + r * m * dim;

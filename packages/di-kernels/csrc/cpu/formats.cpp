@@ -120,7 +120,7 @@ void round_trip_fp8(float* x, int64_t dim) {
 template <class T>
 void encode(GroupFormat format, const T* x, int64_t rows, int64_t dim, uint8_t* codes, uint8_t* scales) {
   const int64_t code_stride = code_bytes(format, dim), scale_stride = dim / group_size(format);
-  parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
+  parallel_for(rows, 8 * dim, [&](int64_t begin, int64_t end) {
     std::vector<float> row(static_cast<size_t>(dim));
     for (int64_t r = begin; r < end; ++r) {
       for (int64_t i = 0; i < dim; ++i) row[i] = to_float(x[r * dim + i]);
@@ -132,7 +132,7 @@ void encode(GroupFormat format, const T* x, int64_t rows, int64_t dim, uint8_t* 
 template <class T>
 void decode(GroupFormat format, const uint8_t* codes, int64_t code_stride, const uint8_t* scales,
             int64_t scale_stride, int64_t rows, int64_t dim, T* x) {
-  parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
+  parallel_for(rows, 2 * dim, [&](int64_t begin, int64_t end) {
     std::vector<float> row(static_cast<size_t>(dim));
     for (int64_t r = begin; r < end; ++r) {
       decode_groups(format, codes + r * code_stride, scales + r * scale_stride, dim, row.data());

@@ -68,7 +68,7 @@ void hyper_project(const T* stream, int64_t rows, const Weight& fn, float eps, f
     std::vector<const float*> pointers;
     for (int64_t r = 0; r < count; ++r) pointers.push_back(inputs.row(r));
     project<float>(pointers, fn, 0, fn.n, z + start * fn.n, fn.n);
-    parallel_for(count, 8, [&](int64_t begin, int64_t end) {
+    parallel_for(count, fn.k, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const float mean = dot_product(inputs.row(r), inputs.row(r), fn.k) / static_cast<float>(fn.k);
         const float rstd = 1.0f / std::sqrt(mean + eps);
@@ -84,7 +84,7 @@ void hyper_coefficients(const float* z, int64_t rows, int64_t m, const HyperPara
     const float value = z[row * m * (m + 2) + column] * load_unaligned<float>(parameters.scale, part);
     return value + load_unaligned<float>(parameters.base, column);
   };
-  parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
+  parallel_for(rows, 64 * m * m, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       for (int64_t s = 0; s < m; ++s) {
         out.pre[r * m + s] = sigmoid(affine(r, s, 0)) + parameters.hc_eps;
@@ -99,7 +99,7 @@ void hyper_coefficients(const float* z, int64_t rows, int64_t m, const HyperPara
 
 template <class T>
 void hyper_pre(const T* stream, const float* pre, T* y, int64_t rows, int64_t m, int64_t dim) {
-  parallel_for(rows, 4, [&](int64_t begin, int64_t end) {
+  parallel_for(rows, m * dim, [&](int64_t begin, int64_t end) {
     std::vector<float> sum(static_cast<size_t>(dim));
     for (int64_t r = begin; r < end; ++r) {
       for (int64_t s = 0; s < m; ++s) {
@@ -113,7 +113,7 @@ void hyper_pre(const T* stream, const float* pre, T* y, int64_t rows, int64_t m,
 template <class T>
 void hyper_post(const T* stream, const T* y, const float* post, const float* comb, T* out, int64_t rows,
                 int64_t m, int64_t dim) {
-  parallel_for(rows, 4, [&](int64_t begin, int64_t end) {
+  parallel_for(rows, m * m * dim, [&](int64_t begin, int64_t end) {
     std::vector<float> sum(static_cast<size_t>(dim));
     for (int64_t r = begin; r < end; ++r) {
       for (int64_t j = 0; j < m; ++j) {
@@ -130,7 +130,7 @@ void hyper_post(const T* stream, const T* y, const float* post, const float* com
 template <class T>
 void stream_mean(const T* stream, T* y, int64_t rows, int64_t m, int64_t dim) {
   const float factor = 1.0f / static_cast<float>(m);
-  parallel_for(rows, 4, [&](int64_t begin, int64_t end) {
+  parallel_for(rows, m * dim, [&](int64_t begin, int64_t end) {
     std::vector<float> sum(static_cast<size_t>(dim));
     for (int64_t r = begin; r < end; ++r) {
       for (int64_t s = 0; s < m; ++s) add_scaled(stream + (r * m + s) * dim, 1.0f, s == 0, sum.data(), dim);

@@ -65,7 +65,7 @@ void index_scores(const IndexShape& shape, const T* q, const T* weights, const I
   check(pages, targets, shape.rows);
   const int64_t per_block = pages.values.inner, heads = shape.heads, dim = shape.dim;
   const int64_t tiles = (targets.width + kTile - 1) / kTile;
-  parallel_for(shape.rows * tiles, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(shape.rows * tiles, kTile * heads * dim, [&](int64_t begin, int64_t end) {
     std::vector<float> queries(heads * dim), key(dim), dots(heads);
     int64_t loaded = -1;
     for (int64_t item = begin; item < end; ++item) {
@@ -100,7 +100,7 @@ void candidate_blocks(const float* scores, int64_t stride, int64_t rows, int64_t
     if (visible[r] > 0) require_range("visible", r, visible[r], 0, n + 1);
   }
   const uint32_t largest = order_key(kLargestBf16);
-  parallel_for(rows, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(rows, 4 * n, [&](int64_t begin, int64_t end) {
     std::vector<uint32_t> best, scratch;
     for (int64_t r = begin; r < end; ++r) {
       const int64_t length = std::max<int64_t>(visible[r], 0);

@@ -59,7 +59,7 @@ float dot_product(const float* a, const float* b, int64_t n) { return dot(a, b, 
 template <class T>
 InputRows::InputRows(const T* x, int64_t rows, int64_t k, bool quantize)
     : k_(k), values_(new float[static_cast<size_t>(rows * k)]) {
-  parallel_for(rows, 4, [&](int64_t begin, int64_t end) {
+  parallel_for(rows, 8 * k, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       float* row = values_.get() + r * k;
       for (int64_t i = 0; i < k; ++i) row[i] = to_float(x[r * k + i]);
@@ -79,7 +79,7 @@ void project(const std::vector<const float*>& x, const Weight& weight, int64_t b
              int64_t y_stride) {
   const auto rows = static_cast<int64_t>(x.size());
   const int64_t tiles = (end - begin + kTileRows - 1) / kTileRows;
-  parallel_for(tiles, 1, [&](int64_t first, int64_t last) {
+  parallel_for(tiles, kTileRows * weight.k * (rows + 2), [&](int64_t first, int64_t last) {
     const std::unique_ptr<float[]> decoded(new float[static_cast<size_t>(kTileRows * weight.k)]);
     std::vector<float> tile(static_cast<size_t>(rows * kTileRows));
     for (int64_t t = first; t < last; ++t) {

@@ -96,10 +96,11 @@ class ExpertPass {
   // Fills the activations of all pairs; inputs of pair i start at x[i].
   void gate_and_up(const std::vector<const float*>& x) {
     const auto items = work_items(groups_, bank_.size(), bank_.inter, kActivationTile);
-    parallel_for(static_cast<int64_t>(items.size()), 1, [&](int64_t first, int64_t last) {
-      Scratch scratch(bank_.dim, largest_group());
-      for (int64_t i = first; i < last; ++i) activate(items[i], x, scratch);
-    });
+    parallel_for(static_cast<int64_t>(items.size()), 2 * kActivationTile * bank_.dim,
+                 [&](int64_t first, int64_t last) {
+                   Scratch scratch(bank_.dim, largest_group());
+                   for (int64_t i = first; i < last; ++i) activate(items[i], x, scratch);
+                 });
   }
 
   // Writes round(w2 . activation) of pair p to y + p * dim.
@@ -107,10 +108,11 @@ class ExpertPass {
     std::vector<const float*> hidden;
     for (size_t i = 0; i < groups_.pair.size(); ++i) hidden.push_back(hidden_.get() + i * bank_.inter);
     const auto items = work_items(groups_, bank_.size(), bank_.dim, kTileRows);
-    parallel_for(static_cast<int64_t>(items.size()), 1, [&](int64_t first, int64_t last) {
-      Scratch scratch(bank_.inter, largest_group());
-      for (int64_t i = first; i < last; ++i) project_down(items[i], hidden, scratch, y);
-    });
+    parallel_for(static_cast<int64_t>(items.size()), kTileRows * bank_.inter,
+                 [&](int64_t first, int64_t last) {
+                   Scratch scratch(bank_.inter, largest_group());
+                   for (int64_t i = first; i < last; ++i) project_down(items[i], hidden, scratch, y);
+                 });
   }
 
  private:
@@ -179,7 +181,7 @@ class ExpertPass {
 
 void route(const float* logits, const uint8_t* bias, int64_t bias_row_bytes, int64_t rows, int64_t experts,
            int64_t top_k, float scale, int32_t* ids, float* weights) {
-  parallel_for(rows, 8, [&](int64_t begin, int64_t end) {
+  parallel_for(rows, 32 * experts, [&](int64_t begin, int64_t end) {
     std::vector<float> score(static_cast<size_t>(experts)), rank(static_cast<size_t>(experts));
     for (int64_t r = begin; r < end; ++r) {
       for (int64_t e = 0; e < experts; ++e) {
@@ -212,7 +214,7 @@ void run_experts(const ExpertBank& bank, const T* x, const int32_t* ids, const f
 
 template <class T>
 void combine(const T* shared, const T* routed, T* y, int64_t rows, int64_t slots, int64_t dim) {
-  parallel_for(rows, 4, [&](int64_t begin, int64_t end) {
+  parallel_for(rows, slots * dim, [&](int64_t begin, int64_t end) {
     std::vector<float> sum(static_cast<size_t>(dim));
     for (int64_t r = begin; r < end; ++r) {
       for (int64_t i = 0; i < dim; ++i) sum[i] = to_float(shared[r * dim + i]);

@@ -15,7 +15,7 @@ float square_sum(const float* x, int64_t n) { return dot(x, x, n); }
 
 template <class T>
 void rms_norm(const T* x, const float* weight, T* y, int64_t rows, int64_t dim, float eps) {
-  parallel_for(rows, 8, [&](int64_t begin, int64_t end) {
+  parallel_for(rows, 4 * dim, [&](int64_t begin, int64_t end) {
     std::vector<float> row(static_cast<size_t>(dim));
     for (int64_t r = begin; r < end; ++r) {
       for (int64_t i = 0; i < dim; ++i) row[i] = to_float(x[r * dim + i]);

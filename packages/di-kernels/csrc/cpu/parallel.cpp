@@ -6,6 +6,7 @@ namespace di {
 namespace {
 
 std::atomic<int> requested{0};
+std::atomic<int64_t> worthwhile{kWorkPerThread};
 
 }  // namespace
 
@@ -19,6 +20,11 @@ int num_threads() {
 #endif
 }
 
-void set_num_threads(int count) { requested.store(count, std::memory_order_relaxed); }
+int64_t work_per_thread() { return worthwhile.load(std::memory_order_relaxed); }
+
+void set_num_threads(int count, int64_t work_per_thread) {
+  requested.store(count, std::memory_order_relaxed);
+  worthwhile.store(work_per_thread, std::memory_order_relaxed);
+}
 
 }  // namespace di

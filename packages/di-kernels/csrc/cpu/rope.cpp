@@ -23,7 +23,7 @@ template <class T>
 void apply_rope(const T* x, const int32_t* positions, const float* table, T* y, int64_t rows, int64_t heads,
                 int64_t width, int64_t dim, bool inverse) {
   const int64_t plain = width - dim, pairs = dim / 2;
-  parallel_for(rows, 1 + 4096 / (heads * width + 1), [&](int64_t begin, int64_t end) {
+  parallel_for(rows, 2 * heads * width, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const float* angles = table + positions[r] * dim;
       for (int64_t h = r * heads; h < (r + 1) * heads; ++h) {

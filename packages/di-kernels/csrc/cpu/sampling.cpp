@@ -253,13 +253,13 @@ void philox(const int64_t* seeds, const int64_t* positions, int64_t purpose, Row
 }
 
 void all_finite(Logits logits, bool* out) {
-  parallel_for(logits.count, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(logits.count, 8 * logits.columns, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) out[r] = row_is_finite(logits[r], logits.columns);
   });
 }
 
 void argmax(Logits logits, int64_t* out) {
-  parallel_for(logits.count, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(logits.count, 8 * logits.columns, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const float top = distribution_max(logits[r], logits.columns);
       out[r] = top == top ? first_equal(logits[r], logits.columns, top) : -1;
@@ -268,7 +268,7 @@ void argmax(Logits logits, int64_t* out) {
 }
 
 void log_softmax(Logits logits, Rows<float> out) {
-  parallel_for(logits.count, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(logits.count, 8 * logits.columns, [&](int64_t begin, int64_t end) {
     std::vector<double> weights;
     for (int64_t r = begin; r < end; ++r) {
       const Normaliser normaliser(logits[r], logits.columns, weights);
@@ -278,7 +278,7 @@ void log_softmax(Logits logits, Rows<float> out) {
 }
 
 void logprobs_at(Logits logits, const int64_t* ids, float* out) {
-  parallel_for(logits.count, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(logits.count, 8 * logits.columns, [&](int64_t begin, int64_t end) {
     std::vector<double> weights;
     for (int64_t r = begin; r < end; ++r) {
       out[r] = Normaliser(logits[r], logits.columns, weights).logprob(logits[r][ids[r]]);
@@ -287,7 +287,7 @@ void logprobs_at(Logits logits, const int64_t* ids, float* out) {
 }
 
 void token_ranks(Logits logits, const int64_t* ids, int64_t* out) {
-  parallel_for(logits.count, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(logits.count, 8 * logits.columns, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const uint64_t own = rank_key(logits[r][ids[r]], ids[r]);
       int64_t rank = 1;
@@ -298,7 +298,7 @@ void token_ranks(Logits logits, const int64_t* ids, int64_t* out) {
 }
 
 void top_logprobs(Logits logits, int64_t k, int64_t* ids, float* logprobs) {
-  parallel_for(logits.count, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(logits.count, 8 * logits.columns, [&](int64_t begin, int64_t end) {
     std::vector<double> weights;
     Ranking ranking;
     for (int64_t r = begin; r < end; ++r) {
@@ -334,7 +334,7 @@ void apply_bias(Rows<float> logits, RowEntries entries, const float* values) {
 }
 
 void sample(Logits logits, SamplingParameters parameters, int64_t* out) {
-  parallel_for(logits.count, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(logits.count, 8 * logits.columns, [&](int64_t begin, int64_t end) {
     RowSampler sampler(logits.columns);
     for (int64_t r = begin; r < end; ++r) out[r] = sampler.draw(logits[r], parameters, r);
   });

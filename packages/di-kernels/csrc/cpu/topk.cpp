@@ -31,7 +31,7 @@ int64_t select_largest(const uint32_t* keys, int64_t n, int64_t k, std::vector<u
 
 void topk_indices(const float* scores, int64_t stride, int64_t rows, int64_t n, const int32_t* lengths,
                   int64_t k, int32_t* out) {
-  parallel_for(rows, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(rows, 4 * n, [&](int64_t begin, int64_t end) {
     std::vector<uint32_t> keys, scratch;
     for (int64_t r = begin; r < end; ++r) {
       const int64_t length = std::clamp<int64_t>(lengths[r], 0, n);

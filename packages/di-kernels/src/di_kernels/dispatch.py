@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -23,11 +23,13 @@ _REMEDY = {
 }
 
 
-@lru_cache(maxsize=None)
+@cache
 def _load(family: str, name: str, device_type: str) -> Callable[..., Any]:
     backend = BACKEND_OF_DEVICE.get(device_type)
     if backend is None:
-        raise KernelUnavailableError(family, name, device_type, f"supported devices: {', '.join(BACKEND_OF_DEVICE)}")
+        raise KernelUnavailableError(
+            family, name, device_type, f"supported devices: {', '.join(BACKEND_OF_DEVICE)}"
+        )
     module_name = f"di_kernels.{backend}.{family}"
     try:
         module = importlib.import_module(module_name)

@@ -10,10 +10,22 @@ def num_threads() -> int:
     return int(_native.num_threads())
 
 
-def set_num_threads(count: int) -> None:
-    """Use ``count`` threads in the CPU kernels from now on (at least 1), in this process."""
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ValueError(f"count is {count!r}; it must be an integer of at least 1")
+def set_num_threads(count: int, *, work_per_thread: int | None = None) -> None:
+    """Use ``count`` threads in the CPU kernels from now on, in this process.
+
+    Args:
+        count: threads, at least 1.
+        work_per_thread: about the number of scalar operations that are worth waking a thread for; smaller work stays
+            on the calling thread. None: the built-in measure. Tests lower it to 1, so that small shapes are split.
+    """
     from di_kernels import _native
 
-    _native.set_num_threads(count)
+    _check("count", count)
+    if work_per_thread is not None:
+        _check("work_per_thread", work_per_thread)
+    _native.set_num_threads(count, _native.WORK_PER_THREAD if work_per_thread is None else work_per_thread)
+
+
+def _check(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} is {value!r}; it must be an integer of at least 1")

@@ -38,7 +38,7 @@ def _has_module(package: str, name: str) -> bool:
 def threads(count: int) -> Iterator[None]:
     """Run the CPU kernels with ``count`` threads inside the block."""
     before = num_threads()
-    set_num_threads(count)
+    set_num_threads(count, work_per_thread=1)
     try:
         yield
     finally:
