@@ -162,7 +162,7 @@ class Crowd:
 @pytest.mark.parametrize("policy", StepPolicy)
 def test_long_histories_under_pressure(policy: StepPolicy) -> None:
     totals: Counter[str] = Counter()
-    for seed in range(25):
+    for seed in range(40):
         crowd = Crowd(seed, policy)
         for _ in range(60):
             crowd.step()
