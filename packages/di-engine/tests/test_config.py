@@ -1,0 +1,69 @@
+"""Settings: every bad one is refused with its field, its value and what is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from di_engine import EngineConfig, EngineConfigError, Numerics, StepPolicy
+
+
+def test_defaults_are_complete() -> None:
+    config = EngineConfig(model=Path("somewhere"))
+    assert config.numerics is Numerics.RELEASE
+    assert config.policy is StepPolicy.MIXED
+    assert (config.block_size, config.load_draft, config.tokenizer) == (128, True, None)
+
+
+def test_plain_data_spells_enumerations_by_value_or_name() -> None:
+    config = EngineConfig.from_dict({"model": "m", "numerics": "float32", "policy": "HOMOGENEOUS"})
+    assert config.model == Path("m")
+    assert config.numerics is Numerics.FLOAT32
+    assert config.policy is StepPolicy.HOMOGENEOUS
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("model", ""),
+        ("model", 3),
+        ("tokenizer", 3),
+        ("numerics", "fp16"),
+        ("numerics", 1),
+        ("policy", "fast"),
+        ("max_model_len", 1),
+        ("max_model_len", 10.0),
+        ("max_num_seqs", 0),
+        ("max_num_seqs", True),
+        ("max_num_batched_tokens", -1),
+        ("max_chunk_tokens", 0),
+        ("block_size", 127),
+        ("num_blocks", 1),
+        ("kv_cache_bytes", 0),
+        ("num_threads", 0),
+        ("seed", 1 << 64),
+        ("seed", "7"),
+        ("load_draft", 1),
+        ("max_draft_tokens", -1),
+        ("max_num_batched_tokens", 255),
+    ],
+)
+def test_a_bad_value_is_named(field: str, value: Any) -> None:
+    with pytest.raises(EngineConfigError, match=field) as caught:
+        EngineConfig.from_dict({"model": "m", field: value})
+    assert caught.value.field == field
+    assert repr(value) in str(caught.value)
+    assert "allowed" in str(caught.value)
+
+
+def test_unknown_keys_are_named_and_the_known_ones_listed() -> None:
+    with pytest.raises(EngineConfigError, match=r"max_seqs.*max_num_seqs"):
+        EngineConfig.from_dict({"model": "m", "max_seqs": 3})
+    with pytest.raises(EngineConfigError, match="model"):
+        EngineConfig.from_dict({})
+
+
+def test_two_ways_to_size_the_pool_exclude_each_other() -> None:
+    with pytest.raises(EngineConfigError, match="num_blocks"):
+        EngineConfig(model=Path("m"), num_blocks=4, kv_cache_bytes=1 << 20)

@@ -1,0 +1,141 @@
+"""The equality contract: tokens and log-probability bits of a request do not depend on anything around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from di_engine import LLMEngine, LoadedModel, RequestOutput, SamplingParams
+from di_engine.config import EngineConfig
+from di_engine.loading import load_model
+
+Drain = Callable[[LLMEngine], dict[str, list[Any]]]
+PROMPT = tuple(10 + (7 * i) % 240 for i in range(40))
+VOCABULARY = 320
+
+
+def of_one(outputs: list[RequestOutput], length: int) -> list[RequestOutput]:
+    """The outputs, which must be those of a whole generation: an error equals itself, too."""
+    assert [output.error for output in outputs] == [None] * length
+    return outputs
+
+
+@pytest.mark.parametrize("numerics", ["release", "float32"])
+def test_r46_decode_agrees_with_prefill_at_every_length(
+    make_engine: Any, drain: Drain, numerics: str
+) -> None:
+    """All logits behind n tokens, n up to 4 * ratio + 3: prefilled at once, in chunks, and by one decode step."""
+    engine = make_engine(numerics=numerics)
+    chunked = {size: make_engine(numerics=numerics, max_chunk_tokens=size) for size in (1, 2, 3)}
+    for n in range(1, 4 * 2 + 3 + 1):
+        one = SamplingParams(temperature=0, max_tokens=1, logprobs=VOCABULARY)
+        engine.add_request("prefill", PROMPT[:n], one)
+        (prefill,) = of_one(drain(engine)["prefill"], 1)
+        assert len(prefill.logprobs[0].top) == VOCABULARY
+        for size, other in chunked.items():
+            other.add_request("chunks", PROMPT[:n], one)
+            (chunks,) = of_one(drain(other)["chunks"], 1)
+            assert chunks.logprobs == prefill.logprobs, (n, size)
+        if n > 1:
+            forced = SamplingParams(
+                temperature=0,
+                max_tokens=2,
+                logprobs=VOCABULARY,
+                golden_token_ids=[PROMPT[n - 1]],
+                ignore_eos=True,
+            )
+            engine.add_request("decode", PROMPT[: n - 1], forced)
+            _, decode = of_one(drain(engine)["decode"], 2)
+            assert decode.logprobs == prefill.logprobs, n
+
+
+@pytest.mark.parametrize("neighbours", ["none", "unseeded", "seeded", "eight", "preempted"])
+def test_r19_a_seeded_request_ignores_its_neighbours(make_engine: Any, drain: Drain, neighbours: str) -> None:
+    params = SamplingParams(temperature=1.0, top_p=0.95, seed=42, max_tokens=30, logprobs=1, ignore_eos=True)
+    alone = make_engine()
+    alone.add_request("a", PROMPT[:9], params)
+    expected = of_one(drain(alone)["a"], 30)
+    assert len({output.token_ids for output in expected}) > 5
+
+    tight = (
+        {"block_size": 16, "num_blocks": 8, "max_num_batched_tokens": 16} if neighbours == "preempted" else {}
+    )
+    engine = make_engine(max_num_seqs=9, **tight) if not tight else make_engine(**tight)
+    others = {"none": [], "unseeded": [None], "seeded": [7], "eight": [None, 1, 2, 3, None, 42, 5, 6]}
+    for index, seed in enumerate(others.get(neighbours, [None, 7])):
+        # Neighbours come first: "a" has another slot and row, and is the one that gives up its blocks.
+        other = SamplingParams(temperature=1.3, seed=seed, max_tokens=25 + index, ignore_eos=True)
+        engine.add_request(f"b{index}", PROMPT[index : 20 + index], other)
+    engine.add_request("a", PROMPT[:9], params)
+    assert drain(engine)["a"] == expected
+    assert (engine.stats().scheduler.preemptions > 0) == (neighbours == "preempted")
+
+
+def beside(
+    loaded: LoadedModel, config: EngineConfig, drain: Drain, count: int, prefilling: bool
+) -> list[RequestOutput]:
+    """Outputs of one request among ``count`` decoding neighbours, and one whose prompt is still being read."""
+    with LLMEngine(config, loaded=loaded) as engine:
+        long = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+        for index in range(count):
+            engine.add_request(f"n{index}", PROMPT[index % 20 : index % 20 + 3 + index % 5], long)
+        engine.step()
+        params = SamplingParams(temperature=0, max_tokens=4, logprobs=4, prompt_logprobs=2, ignore_eos=True)
+        engine.add_request("x", PROMPT[:11], params)
+        if prefilling:
+            engine.add_request("p", PROMPT * 3, SamplingParams(max_tokens=1, seed=1))
+        outputs = []
+        while not outputs or not outputs[-1].finished:
+            outputs += [output for output in engine.step() if output.request_id == "x"]
+        decoding = engine.stats().scheduler.running
+        assert decoding == count + prefilling
+        return of_one(outputs, 4)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_r68_any_number_of_neighbours(checkpoint: Path, drain: Drain, threads: int) -> None:
+    config = EngineConfig(
+        model=checkpoint,
+        max_num_seqs=66,
+        max_num_batched_tokens=128,
+        max_chunk_tokens=16,
+        num_threads=threads,
+    )
+    loaded = load_model(config)
+    first = EngineConfig(model=checkpoint, max_num_seqs=66, max_num_batched_tokens=128, num_threads=1)
+    expected = beside(loaded, first, drain, 0, prefilling=False)
+    for count in (0, 1, 7, 44, 45, 64):
+        for prefilling in (False, True):
+            assert beside(loaded, config, drain, count, prefilling) == expected, (count, prefilling)
+
+
+SCHEDULES: tuple[dict[str, Any], ...] = (
+    {"policy": "homogeneous"},
+    {"max_chunk_tokens": 7},
+    {"max_num_batched_tokens": 8, "policy": "homogeneous"},
+    {"block_size": 16, "num_blocks": 10},
+    {"block_size": 4, "num_blocks": 30, "max_chunk_tokens": 5},
+    {"max_draft_tokens": 0},
+)
+
+
+@pytest.mark.parametrize("numerics", ["release", "float32"])
+def test_no_schedule_changes_a_bit(make_engine: Any, drain: Drain, numerics: str) -> None:
+    params = [
+        SamplingParams(temperature=0.8, seed=seed, max_tokens=20, logprobs=2, ignore_eos=True)
+        for seed in range(3)
+    ]
+    alone: dict[str, list[RequestOutput]] = {}
+    engine = make_engine(numerics=numerics)
+    for index, each in enumerate(params):
+        engine.add_request(f"r{index}", PROMPT[index : 25 + 5 * index], each)
+        alone |= drain(engine)
+    assert all(of_one(outputs, 20) for outputs in alone.values())
+    for schedule in SCHEDULES:
+        engine = make_engine(numerics=numerics, **schedule)
+        for index, each in enumerate(params):
+            engine.add_request(f"r{index}", PROMPT[index : 25 + 5 * index], each)
+        assert drain(engine) == alone, schedule
+        assert (engine.stats().scheduler.preemptions > 0) == ("num_blocks" in schedule)
