@@ -14,17 +14,19 @@
 
 namespace di {
 
+// A vector of one instruction set must not cross a call into code compiled for another: what follows is
+// always inlined.
 typedef float f32x16 __attribute__((vector_size(64)));
 
 constexpr int64_t kLanes = 64;  // partial sums of a reduction
 
-inline f32x16 load16(const float* p) {
+[[gnu::always_inline]] inline f32x16 load16(const float* p) {
   f32x16 v;
   std::memcpy(&v, p, sizeof v);
   return v;
 }
 
-inline float tree_sum(f32x16 a, f32x16 b, f32x16 c, f32x16 d) {
+[[gnu::always_inline]] inline float tree_sum(f32x16 a, f32x16 b, f32x16 c, f32x16 d) {
   const f32x16 s = (a + b) + (c + d);
   float v[16];
   std::memcpy(v, &s, sizeof v);
@@ -35,7 +37,7 @@ inline float tree_sum(f32x16 a, f32x16 b, f32x16 c, f32x16 d) {
 }
 
 // Dot product of two float32 vectors; the elements past a multiple of 64 are summed in order behind the tree.
-inline float dot(const float* a, const float* b, int64_t n) {
+[[gnu::always_inline]] inline float dot(const float* a, const float* b, int64_t n) {
   f32x16 s0{}, s1{}, s2{}, s3{};
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
