@@ -6,10 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import di_kernels
 import pytest
+import torch
 from di_engine import LLMEngine, LoadedModel, RequestOutput, SamplingParams
 from di_engine.config import EngineConfig
 from di_engine.loading import load_model
+from di_engine.runner import ModelRunner
 
 Drain = Callable[[LLMEngine], dict[str, list[Any]]]
 PROMPT = tuple(10 + (7 * i) % 240 for i in range(40))
@@ -94,21 +97,59 @@ def beside(
         return of_one(outputs, 4)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_r68_any_number_of_neighbours(checkpoint: Path, drain: Drain, threads: int) -> None:
-    config = EngineConfig(
+def crowded(checkpoint: Path, num_threads: int | None) -> EngineConfig:
+    return EngineConfig(
         model=checkpoint,
         max_num_seqs=66,
         max_num_batched_tokens=128,
         max_chunk_tokens=16,
-        num_threads=threads,
+        num_threads=num_threads,
     )
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_r68_any_number_of_neighbours(checkpoint: Path, drain: Drain, threads: int) -> None:
+    config = crowded(checkpoint, threads)
     loaded = load_model(config)
-    first = EngineConfig(model=checkpoint, max_num_seqs=66, max_num_batched_tokens=128, num_threads=1)
-    expected = beside(loaded, first, drain, 0, prefilling=False)
+    expected = beside(loaded, crowded(checkpoint, 1), drain, 0, prefilling=False)
     for count in (0, 1, 7, 44, 45, 64):
         for prefilling in (False, True):
             assert beside(loaded, config, drain, count, prefilling) == expected, (count, prefilling)
+
+
+def test_r68_threads_that_share_even_the_smallest_work(checkpoint: Path, drain: Drain) -> None:
+    config = crowded(checkpoint, None)
+    loaded = load_model(config)
+    expected = beside(loaded, config, drain, 0, prefilling=False)
+    di_kernels.set_num_threads(2, work_per_thread=1)
+    for count, prefilling in ((0, False), (7, True)):
+        assert beside(loaded, config, drain, count, prefilling) == expected, (count, prefilling)
+
+
+class PoisonedRunner(ModelRunner):
+    """Its pools start as NaN, and logits are computed row by row."""
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        super().__init__(loaded, logits_tile_bytes=1)
+        self.cache.poison_blocks(torch.arange(self.cache.num_blocks))
+        self.cache.poison_slots(torch.arange(self.cache.num_slots))
+
+
+def test_neither_old_cache_contents_nor_tiles_of_logits_show(checkpoint: Path, drain: Drain) -> None:
+    config = EngineConfig(model=checkpoint, max_num_seqs=4, max_chunk_tokens=9, block_size=16, num_blocks=9)
+    loaded = load_model(config)
+    params = SamplingParams(
+        temperature=0.8, seed=1, max_tokens=20, logprobs=2, prompt_logprobs=2, ignore_eos=True
+    )
+    outputs = []
+    for runner in (ModelRunner, PoisonedRunner):
+        with LLMEngine(config, loaded=loaded, runner=runner) as engine:
+            for index in range(4):
+                engine.add_request(f"r{index}", PROMPT[index : 20 + 4 * index], params)
+            outputs.append(drain(engine))
+            assert engine.stats().scheduler.preemptions > 0
+    assert outputs[0] == outputs[1]
+    assert all(of_one(each, 20) for each in outputs[0].values())
 
 
 SCHEDULES: tuple[dict[str, Any], ...] = (

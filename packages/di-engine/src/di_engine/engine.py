@@ -237,7 +237,7 @@ class LLMEngine:
             SchedulerConfig(
                 num_blocks=capacity.num_blocks,
                 num_slots=capacity.num_slots,
-                block_size=config.block_size,
+                block_size=capacity.layout.spec.block_size,
                 max_num_seqs=config.max_num_seqs,
                 max_num_batched_tokens=config.max_num_batched_tokens,
                 max_chunk_tokens=config.max_chunk_tokens,

@@ -62,12 +62,12 @@ class StepRunner(Protocol):
 class ModelRunner:
     """Owns the cache pools and runs steps of a model over them."""
 
-    def __init__(self, loaded: LoadedModel) -> None:
+    def __init__(self, loaded: LoadedModel, *, logits_tile_bytes: int = LOGITS_TILE_BYTES) -> None:
         capacity = loaded.capacity
         self.cache = CachePool(capacity.layout, capacity.num_blocks, capacity.num_slots)
         self._model = loaded.model
         self._sampler = Sampler()
-        self._tile_rows = max(1, LOGITS_TILE_BYTES // (4 * loaded.config.text.vocab_size))
+        self._tile_rows = max(1, logits_tile_bytes // (4 * loaded.config.text.vocab_size))
 
     @torch.inference_mode()
     def run(self, plan: StepPlan, sequences: Sequence[RequestSequence]) -> StepResult:
