@@ -76,7 +76,7 @@ class Attention:
             fresh_start=window.fresh_start,
             begin=window.begin,
             end=window.end,
-            width=self.text.sliding_window,
+            width=window.width,
         )
         out = sparse_attention(q, keys, entries, self.weights.sink, self.scale)
         out = apply_rope(out, positions, self.rope_table, inverse=True)

@@ -26,13 +26,15 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class WindowRows:
-    """Window keys of each row, int32 ``[rows]``: see :class:`di_kernels.ops.attention.WindowKeys`."""
+    """Window keys of each row, int32 ``[rows]``, and the columns they take: see
+    :class:`di_kernels.ops.attention.WindowKeys`."""
 
     slot: Tensor
     split: Tensor
     fresh_start: Tensor
     begin: Tensor
     end: Tensor
+    width: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +95,7 @@ def build_batch(
     slots: Tensor,
     block_table: Tensor,
     context: Tensor,
+    window_columns: int | None = None,
 ) -> Batch:
     """Expand a step's per-sequence arrays into rows.
 
@@ -104,6 +107,8 @@ def build_batch(
         slots: int32 ``[sequences]`` state slots.
         block_table: int32 ``[sequences, width]``.
         context: int32 ``[sequences, lookback]``; column ``k`` is the token at ``q_start - 1 - k``, or -1.
+        window_columns: columns that window keys take in attention; None: the window's size, whatever the schedule. The
+            release takes fewer for a prompt shorter than the window; its values are checked that way.
 
     Raises:
         SlotMapError: the arrays do not describe a step of this layout.
@@ -120,7 +125,7 @@ def build_batch(
         sequence=rows.sequence.to(torch.int32),
         block_table=block_table.to(torch.int32).contiguous(),
         last_tokens=_last_tokens(rows, tokens, context),
-        window=_window_rows(rows, layout.spec.window),
+        window=_window_rows(rows, layout.spec.window, window_columns or layout.spec.window),
         window_store=ring_store_plan(rows, layout.window_cells),
         entries={ratio: _entry_rows(rows, ratio, layout.compress_cells) for ratio in ratios},
     )
@@ -139,7 +144,7 @@ def _last_tokens(rows: StepRows, tokens: Tensor, context: Tensor) -> Tensor:
     return torch.stack(columns, dim=1).to(torch.int32)
 
 
-def _window_rows(rows: StepRows, window: int) -> WindowRows:
+def _window_rows(rows: StepRows, window: int, width: int) -> WindowRows:
     split = rows.q_start[rows.sequence]
     as_int32 = [
         rows.slots[rows.sequence],
@@ -149,7 +154,7 @@ def _window_rows(rows: StepRows, window: int) -> WindowRows:
         rows.positions + 1,
     ]
     slot, split, fresh_start, begin, end = (tensor.to(torch.int32) for tensor in as_int32)
-    return WindowRows(slot, split, fresh_start, begin, end)
+    return WindowRows(slot, split, fresh_start, begin, end, width)
 
 
 def _entry_rows(rows: StepRows, ratio: int, cells: int) -> EntryRows:

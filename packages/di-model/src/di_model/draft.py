@@ -131,6 +131,7 @@ class DraftModel:
                 fresh_start=sequence * length,
                 begin=(first - self.text.sliding_window).clamp(min=0),
                 end=first + length,
+                width=self.text.sliding_window,
             ),
             window_store=_nothing(),
             entries={},

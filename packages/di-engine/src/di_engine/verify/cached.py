@@ -58,7 +58,7 @@ class CachedSequence:
         self.ids += ids.tolist()
         return output
 
-    def batch(self, ids: Tensor) -> Batch:
+    def batch(self, ids: Tensor, window_columns: int | None = None) -> Batch:
         """The rows of a step over the next tokens ``ids``, int32 ``[rows]``."""
         before = [*reversed(self.ids[-self.lookback :])]
         context = before + [-1] * (self.lookback - len(before))
@@ -70,6 +70,7 @@ class CachedSequence:
             slots=self.slots,
             block_table=self.block_table,
             context=torch.tensor([context], dtype=torch.int32),
+            window_columns=window_columns,
         )
 
     def draft(self, token: int, length: int) -> DraftOutput:
@@ -125,7 +126,8 @@ class CachedRunner:
         """See :meth:`di_model.golden.LayerRunner.run_layers`: all rows in one step of an empty sequence."""
         trace = Trace()
         sequence = CachedSequence(self.model, len(inputs.ids))
-        step = Step(sequence.batch(inputs.ids), sequence.pool, observer=trace)
+        batch = sequence.batch(inputs.ids, inputs.window_columns(self.config))
+        step = Step(batch, sequence.pool, observer=trace)
         for index, stream in sorted(inputs.in_stream.items()):
             layer = self.model.layers[index]
             if layer.engram is not None and index in inputs.engram_in:

@@ -58,6 +58,10 @@ class LayerInputs:
     in_mix: Mapping[int, Tensor]
     topk: Mapping[int, Tensor]
 
+    def window_columns(self, config: ModelConfig) -> int:
+        """Columns that window keys take in the release's whole prefill: as many as the prompt has, up to the window."""
+        return min(len(self.ids), config.text.sliding_window)
+
 
 class Runner(Protocol):
     """Runs one checkpoint in one numerics with one schedule."""
@@ -123,6 +127,7 @@ class ReferenceRunner:
     def run_layers(self, inputs: LayerInputs) -> Trace:
         """See :meth:`LayerRunner.run_layers`."""
         trace, state = Trace(), self.model.start(inputs.ids)
+        state.window_columns = inputs.window_columns(self.config)
         for index, stream in sorted(inputs.in_stream.items()):
             if index in inputs.engram_in:
                 self.model.engram(index, inputs.engram_in[index], state, trace)

@@ -35,7 +35,7 @@ def attention(
     table = state.rope.for_layer(role)
     q_latent = setting.norm(setting.project(x, weights.wq_a), weights.q_norm)
     keys = window_keys(x, state.positions, weights, table, setting)
-    columns = window_columns(state.positions, setting.text.sliding_window)
+    columns = window_columns(state.positions, setting.text.sliding_window)[:, : state.window_columns]
     if role.kv_source is not None:
         if weights.compressor is not None:
             compress(x, role, weights.compressor, weights.indexer, state, setting, trace)

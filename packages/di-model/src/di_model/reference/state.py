@@ -67,11 +67,14 @@ class SequenceState:
         selected: int32 ``[T, topk]`` selection of the latest index source.
         candidates: int32 ``[T, blocks]`` candidate blocks of the candidate source.
         features: draft features ``[T, D]`` by position in ``dspark_target_layer_ids``.
+        window_columns: columns that window keys take in attention. The window's size; the release takes fewer for a
+            prompt shorter than the window.
     """
 
     ids: Tensor
     positions: Tensor
     rope: RopeTables
+    window_columns: int
     compressed: dict[int, Tensor] = field(default_factory=dict)
     index_keys: dict[int, Tensor] = field(default_factory=dict)
     selected: Tensor | None = None
@@ -82,4 +85,4 @@ class SequenceState:
     def start(cls, ids: Tensor, config: ModelConfig) -> SequenceState:
         """State before the first layer, for tokens int32 ``[T]``."""
         positions = torch.arange(len(ids), dtype=torch.int32)
-        return cls(ids, positions, RopeTables.build(config, len(ids)))
+        return cls(ids, positions, RopeTables.build(config, len(ids)), config.text.sliding_window)
