@@ -15,7 +15,7 @@ MAX_OUTPUT = 24
 
 BLOCK_SIZES = (16, 32, 64, 128)
 REQUESTS_PER_CASE = (2, 6)
-REUSED = 0.7
+REUSED = 0.8
 """Share of requests that repeat an earlier one, whose baseline is known; the rest are new."""
 
 JITTER = 9
@@ -92,9 +92,9 @@ class CaseGenerator:
         requests = [self._request() for _ in range(rng.randint(*REQUESTS_PER_CASE))]
         block_size = rng.choice(BLOCK_SIZES)
         needs = sorted(-(-request.max_tokens // block_size) for request in requests)
-        # At least what the longest sequence needs alone, at most what all need together: in between, they preempt.
-        num_blocks = 1 + rng.randint(needs[-1], max(needs[-1], sum(needs) * 3 // 4))
-        max_num_seqs = rng.randint(2, len(requests) + 1)
+        # The longest sequence fits alone, but not all of them together: they preempt each other.
+        num_blocks = 1 + rng.randint(needs[-1], max(needs[-1], sum(needs) * 2 // 3))
+        max_num_seqs = rng.randint(2, len(requests))
         chunk = rng.choice((1, 7, 16, 33, 64, None)) if rng.random() < 0.8 else None
         return Case(
             index=index,
@@ -105,7 +105,7 @@ class CaseGenerator:
             max_num_batched_tokens=max(max_num_seqs, rng.choice((16, 48, 96, 300, 2048))),
             max_chunk_tokens=chunk if chunk != 1 or all(len(r.prompt) <= 40 for r in requests) else 7,
             policy=rng.choice((StepPolicy.MIXED, StepPolicy.MIXED, StepPolicy.HOMOGENEOUS)),
-            num_threads=rng.choice((1, 2)),
+            num_threads=rng.choice((1, 1, 1, 2)),
         )
 
     def _arrival(self, request: Request) -> Arrival:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import torch
-from di_kernels import num_threads, set_num_threads
 from di_scheduler import SchedulerStats
 from di_spec import LogprobEntry
 
@@ -19,6 +16,7 @@ from di_engine.engine import LLMEngine
 from di_engine.loading import LoadedModel, load_model
 from di_engine.outputs import RequestOutput
 from di_engine.verify.cases import Case, CaseGenerator, Request, longest_sequence
+from di_engine.verify.threads import limited_threads
 
 STEPS_PER_TOKEN = 20
 """A case that takes more steps than this for each token of its requests makes no progress."""
@@ -97,7 +95,7 @@ class EqualityCheck:
     Args:
         checkpoint: checkpoint directory; it may hold any sizes.
         seed: of requests and schedules.
-        numerics, tokenizer and the other settings of ``base`` are kept; sizes and policy are those of each case.
+        loaded: a model to run instead of the one in ``checkpoint``.
 
     Raises:
         FileNotFoundError, ValueError: see :func:`~di_engine.loading.load_model`.
@@ -119,7 +117,7 @@ class EqualityCheck:
         coverage = Coverage()
         difference = None
         done = 0
-        with _threads_restored():
+        with limited_threads(1):
             while done < cases and difference is None:
                 case = self._cases.draw(done)
                 difference, stats = self._run(case)
@@ -147,6 +145,7 @@ class EqualityCheck:
             tokens = max(longest_sequence(self._loaded.config), request.max_tokens)
             settings = replace(
                 self._base,
+                num_threads=1,
                 max_num_batched_tokens=tokens,
                 num_blocks=2 + 2 * -(-tokens // self._base.block_size),
             )
@@ -264,14 +263,3 @@ def _outcome(outputs: Sequence[RequestOutput]) -> Outcome:
         finish_reason=outputs[-1].finish_reason if outputs else None,
         error=outputs[-1].error if outputs else None,
     )
-
-
-@contextmanager
-def _threads_restored() -> Iterator[None]:
-    """Cases change the number of threads of the process; afterwards it is what it was."""
-    kernels, tensors = num_threads(), torch.get_num_threads()
-    try:
-        yield
-    finally:
-        set_num_threads(kernels)
-        torch.set_num_threads(tensors)

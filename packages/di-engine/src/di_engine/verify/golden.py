@@ -31,6 +31,7 @@ from di_model.numerics import Numerics
 from di_model.reference import ReferenceModel
 
 from di_engine.verify.cached import CachedRunner
+from di_engine.verify.threads import limited_threads
 from di_engine.verify.unquantized import unquantized
 
 CHUNKS = (None, 1, 7, 64)
@@ -102,6 +103,10 @@ class GoldenVerification:
 
     def run(self) -> Iterator[Verdict | Finding]:
         """Verdicts and findings, file by file; the files of one preset share one loaded checkpoint."""
+        with limited_threads(1):
+            yield from self._run()
+
+    def _run(self) -> Iterator[Verdict | Finding]:
         understood: list[tuple[str, GoldenKind, str | None]] = []
         for path in sorted(self.directory.iterdir()):
             found = classify(path.name)

@@ -1,0 +1,209 @@
+"""``di generate``: where prompts come from, what comes out, and what a mistake costs."""
+
+import io
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from di_engine import LLM, SamplingParams
+from di_engine.cli import run
+
+GREEDY = ["--temperature", "0", "--max-tokens", "5", "--max-num-seqs", "4"]
+
+
+@pytest.fixture(scope="module")
+def expected(checkpoint):
+    """What the library gives for the same request."""
+    with LLM(checkpoint, max_num_seqs=4) as llm:
+        params = SamplingParams(temperature=0, max_tokens=5, logprobs=1)
+        return llm.generate(["The quick", [5, 6, 7]], params, use_tqdm=False)
+
+
+def generate(capsys, *arguments, exit_code=0):
+    assert run(["generate", *map(str, arguments)]) == exit_code
+    return capsys.readouterr()
+
+
+def json_lines(captured):
+    return [json.loads(line) for line in captured.out.splitlines()]
+
+
+def test_prompt_gives_its_text(capsys, checkpoint, expected):
+    assert generate(capsys, checkpoint, "--prompt", "The quick", *GREEDY).out == expected[0].text + "\n"
+
+
+def test_model_may_be_an_option(capsys, checkpoint, expected):
+    captured = generate(capsys, "--model", checkpoint, "--prompt", "The quick", *GREEDY)
+    assert captured.out == expected[0].text + "\n"
+
+
+def test_json_has_tokens_usage_and_logprobs(capsys, checkpoint, expected):
+    captured = generate(
+        capsys,
+        checkpoint,
+        "--prompt",
+        "The quick",
+        *GREEDY,
+        "--logprobs",
+        1,
+        "--prompt-logprobs",
+        0,
+        "--json",
+    )
+    (line,) = json_lines(captured)
+    result = expected[0]
+    assert (line["index"], line["text"], tuple(line["token_ids"])) == (0, result.text, result.token_ids)
+    assert line["finish_reason"] == result.finish_reason
+    assert line["usage"]["completion_tokens"] == len(result.token_ids)
+    assert line["usage"]["total_tokens"] == line["usage"]["prompt_tokens"] + len(result.token_ids)
+    assert [entry["logprob"] for entry in line["logprobs"]] == [e.logprob for e in result.logprobs]
+    assert [len(entry["top"]) for entry in line["logprobs"]] == [1] * len(result.token_ids)
+    assert len(line["prompt_logprobs"]) == line["usage"]["prompt_tokens"] - 1
+    assert "error" not in line
+
+
+def test_bad_lines_of_a_file_fail_alone(capsys, checkpoint, expected, tmp_path):
+    lines = [
+        '{"prompt": "The quick"}',
+        "not json",
+        '{"token_ids": [5, 6, 7]}',
+        '{"prompt": "a", "temperature": -1}',
+        '{"prompt": "a", "tempo": 1}',
+        '{"token_ids": [5, 100000]}',
+        '{"prompt": "a", "token_ids": [1]}',
+        '"The quick"',
+        '{"token_ids": []}',
+        "",
+    ]
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    found = json_lines(generate(capsys, checkpoint, "--prompt-file", path, *GREEDY, "--json", exit_code=1))
+    assert [line["index"] for line in found] == list(range(9))
+    assert tuple(found[0]["token_ids"]) == expected[0].token_ids
+    assert tuple(found[2]["token_ids"]) == expected[1].token_ids
+    reasons = {1: "line 2: not JSON", 3: "temperature", 4: "tempo", 5: "100000", 6: "prompt and token_ids"}
+    reasons |= {7: "JSON str", 8: "empty prompt"}
+    for index, reason in reasons.items():
+        assert reason in found[index]["error"]
+    assert all("error" not in found[index] for index in (0, 2))
+
+
+def test_line_parameters_go_before_options(capsys, checkpoint, tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(
+        '{"prompt": "a", "max_tokens": 2, "ignore_eos": true, "logit_bias": {"7": 100}}\n{"prompt": "a"}\n',
+        encoding="utf-8",
+    )
+    found = json_lines(generate(capsys, checkpoint, "--prompt-file", path, *GREEDY, "--ignore-eos", "--json"))
+    assert found[0]["token_ids"] == [7, 7]
+    assert len(found[1]["token_ids"]) == 5
+
+
+def test_standard_input_is_one_prompt(capsys, checkpoint, expected, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("The quick"))
+    assert generate(capsys, checkpoint, *GREEDY).out == expected[0].text + "\n"
+
+
+def test_terminal_gets_the_same_text_as_it_comes(capsys, checkpoint, expected, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert generate(capsys, checkpoint, "--prompt", "The quick", *GREEDY).out == expected[0].text + "\n"
+
+
+def test_several_choices(capsys, checkpoint):
+    options = ["--prompt", "a", "--n", 2, "--seed", 3, "--max-tokens", 4, "--max-num-seqs", 4]
+    (line,) = json_lines(generate(capsys, checkpoint, *options, "--json"))
+    assert len(line["choices"]) == 2
+    assert line["choices"][0]["token_ids"] == line["token_ids"]
+    assert generate(capsys, checkpoint, *options).out.startswith("[0] ")
+
+
+def test_forced_tokens_bias_and_stops(capsys, checkpoint):
+    options = ["--prompt", "a", "--max-tokens", 6, "--ignore-eos", "--json", "--max-num-seqs", 4]
+    (line,) = json_lines(generate(capsys, checkpoint, *options, "--golden-token-ids", "9,10,11,12,13,14"))
+    assert line["token_ids"] == [9, 10, 11, 12, 13, 14]
+    forced = ["--golden-token-ids", "9,-1,11", "--logit-bias", "8=100", "--stop-token-id", 11, "--top-k", 1]
+    (line,) = json_lines(generate(capsys, checkpoint, *options, *forced))
+    assert (line["token_ids"], line["finish_reason"], line["stop_reason"]) == ([9, 8, 11], "stop", 11)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "message"),
+    [
+        (["--prompt", "a"], 2, "MODEL: got none"),
+        (["{model}", "--model", "{model}", "--prompt", "a"], 2, "MODEL: got two"),
+        (["nowhere", "--prompt", "a"], 1, "nowhere"),
+        (["{model}", "--prompt", "a", "--prompt-file", "x"], 2, "--prompt-file"),
+        (["{model}", "--prompt-file", "absent.jsonl"], 2, "absent.jsonl"),
+        (["{model}", "--prompt", "a", "--temperature", "-1"], 2, "temperature: got -1.0"),
+        (["{model}", "--prompt", "a", "--temperature", "nan"], 2, "temperature: got nan"),
+        (["{model}", "--prompt", "a", "--top-p", "1.5"], 2, "top_p: got 1.5"),
+        (["{model}", "--prompt", "a", "--max-tokens", "0"], 2, "max_tokens: got 0"),
+        (["{model}", "--prompt", "a", "--max-tokens", "many"], 2, "--max-tokens"),
+        (["{model}", "--prompt", "a", "--logit-bias", "x=1"], 2, "--logit-bias: got 'x'"),
+        (["{model}", "--prompt", "a", "--policy", "random"], 2, "policy: got 'random'"),
+        (["{model}", "--prompt", "a", "--block-size", "5"], 2, "block_size: got 5"),
+        (["{model}", "--prompt", "a", "--max-model-len", "1000000"], 1, "max_model_len: got 1000000"),
+        (["{model}", "--prompt", "a", "--nonsense"], 2, "--nonsense"),
+    ],
+)
+def test_mistakes_give_one_line(capsys, checkpoint, monkeypatch, tmp_path, arguments, exit_code, message):
+    monkeypatch.chdir(tmp_path)
+    captured = generate(
+        capsys, *(argument.format(model=checkpoint) for argument in arguments), exit_code=exit_code
+    )
+    assert message in captured.err
+    assert captured.err.startswith("di: ")
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_refused_prompt_is_an_error_on_stderr(capsys, checkpoint):
+    captured = generate(capsys, checkpoint, "--prompt", "", "--max-num-seqs", 4, exit_code=1)
+    assert captured.err == "di: prompt 0: prompt: got an empty prompt, allowed: at least one token\n"
+
+
+def test_demonstration_checkpoint_says_that_it_is_random(capsys, tmp_path):
+    assert run(["demo-checkpoint", str(tmp_path / "demo")]) == 0
+    capsys.readouterr()
+    options = ["--prompt", "The quick brown fox", "--max-tokens", 8, "--seed", 7, "--max-num-seqs", 4]
+    first = generate(capsys, tmp_path / "demo", *options)
+    assert first.err == "note: The weights of this checkpoint are random: what it generates has no meaning.\n"
+    assert generate(capsys, tmp_path / "demo", *options).out == first.out
+
+
+def test_interrupt_ends_the_process_cleanly(checkpoint):
+    command = [sys.executable, "-c", "from di_engine.cli import main; main()", "generate", str(checkpoint)]
+    command += [
+        "--prompt",
+        "a",
+        "--max-tokens",
+        "3000",
+        "--ignore-eos",
+        "--num-blocks",
+        "60",
+        "--threads",
+        "1",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        _wait_until_mapped(process.pid, str(checkpoint))
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == b""
+    assert b"Traceback" not in err
+
+
+def _wait_until_mapped(pid, directory):
+    """Until the process has opened the weights, which is the last thing before it generates."""
+    maps = Path(f"/proc/{pid}/maps")
+    if not maps.exists():
+        pytest.skip("needs /proc to see how far the process is")
+    deadline = time.monotonic() + 60
+    while directory not in maps.read_text():
+        assert time.monotonic() < deadline, "the process never opened the checkpoint"
+        time.sleep(0.05)
+    time.sleep(0.5)
