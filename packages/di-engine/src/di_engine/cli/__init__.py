@@ -53,5 +53,6 @@ def main() -> None:
 
 
 def _report(message: str, exit_code: int) -> int:
-    sys.stderr.write(f"di: {message}\n")
+    if message:  # empty when no command was given: then the help has been shown
+        sys.stderr.write(f"di: {message}\n")
     return exit_code
