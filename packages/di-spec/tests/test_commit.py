@@ -134,10 +134,35 @@ def test_logprobs_are_cut_with_the_tokens() -> None:
 
 def test_missing_logprobs_are_an_error_and_change_nothing() -> None:
     output = request(logprobs=1)
-    for wrong in ((), [None, None], described(tokens("a"))):
-        with pytest.raises(ValueError, match="allowed: 2, one per token"):
+    for wrong in (
+        (),
+        [None, None],
+        [None, *described(tokens("ab"))],
+        *map(described, map(tokens, ("a", "ba"))),
+    ):
+        with pytest.raises(ValueError, match=r"allowed: one for each of \[97, 98\]"):
             output.commit(tokens("ab"), wrong)
     assert output.commit(tokens("ab"), described(tokens("ab"))).text == "ab"
+
+
+def test_bytes_of_logprob_entries_keep_the_stop_string() -> None:
+    ids = tokens("abc")
+    delta = request(stop="bc", logprobs=0).commit(ids, described(ids))
+    assert delta.logprobs is not None
+    assert (delta.text, [entry.bytes for entry in delta.logprobs]) == ("a", [b"a", b"b", b"c"])
+
+
+def test_a_request_that_made_no_token_has_no_text() -> None:
+    sampling = SamplingState(SamplingParams(), [0xF0, 0x9F], [EOS], vocab_size=VOCAB_SIZE)
+    assert RequestOutputState(sampling, [0xF0, 0x9F], TABLE).close(FinishReason.ABORT).text == ""
+
+
+def test_an_end_needs_a_reason() -> None:
+    output = request(stop="bc")
+    output.commit(tokens("ab"))
+    with pytest.raises(ValueError, match="reason: got NONE"):
+        output.close(FinishReason.NONE)
+    assert output.close(FinishReason.ABORT).text == "b"
 
 
 def test_error_ends_the_request_once() -> None:

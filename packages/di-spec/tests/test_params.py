@@ -17,11 +17,11 @@ INF, NAN = math.inf, math.nan
 @pytest.mark.parametrize(
     ("field", "values"),
     [
-        ("temperature", [-0.1, NAN, INF, True, "1", None]),
+        ("temperature", [-0.1, NAN, INF, 10**400, True, "1", None]),
         ("top_p", [0, 0.0, 1.5, -1, NAN, False]),
         ("top_k", [-2, 1.0, True, "5", None]),
         ("min_p", [-0.1, 1.1, NAN]),
-        ("repetition_penalty", [0.0, -1.0, NAN, INF]),
+        ("repetition_penalty", [0.0, -1.0, NAN, INF, 1e-300, 1e300]),
         ("presence_penalty", [-2.1, 2.1, NAN, -INF]),
         ("frequency_penalty", [-2.1, 2.1, NAN, True]),
         ("max_tokens", [0, -1, 1.5, True, "16"]),
@@ -69,6 +69,14 @@ def test_values_become_plain_types() -> None:
     assert type(params.temperature) is float
     assert pickle.loads(pickle.dumps(params)) == params
     assert hash(params) == hash(pickle.loads(pickle.dumps(params)))
+
+
+def test_an_error_survives_pickling() -> None:
+    with pytest.raises(InvalidParameterError) as caught:
+        SamplingParams(top_p=2.0)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (copy.field, copy.value, copy.allowed) == ("top_p", 2.0, caught.value.allowed)
+    assert str(copy) == str(caught.value)
 
 
 def test_caller_cannot_change_a_request_afterwards() -> None:

@@ -184,6 +184,20 @@ def test_min_tokens(min_tokens: int, wanted: int) -> None:
     assert tokens == [0] * min_tokens + [wanted]
 
 
+@pytest.mark.parametrize("penalty", [2.0**-126, (2 - 2.0**-23) * 2.0**127])
+def test_extreme_repetition_penalties_make_no_nan_of_a_zero(penalty: float) -> None:
+    logits = torch.full((1, VOCAB_SIZE), -1.0)
+    logits[0, 9] = 0.0
+    sampling = state([9], temperature=0.0, repetition_penalty=penalty)
+    assert Sampler().sample(logits, [sampling], [3]).token_ids.tolist() == [9]
+
+
+@pytest.mark.parametrize("eos", [-1, VOCAB_SIZE])
+def test_an_end_token_outside_the_vocabulary_needs_no_mask(eos: int) -> None:
+    sampling = SamplingState(SamplingParams(temperature=0.0, min_tokens=1), [1], [eos], vocab_size=VOCAB_SIZE)
+    assert Sampler().sample(peaked(9), [sampling], [1]).token_ids.tolist() == [9]
+
+
 def test_ignored_eos_is_an_ordinary_token() -> None:
     sampling = state(temperature=0.0, min_tokens=5, ignore_eos=True)
     assert Sampler().sample(peaked(EOS), [sampling], [3]).token_ids.tolist() == [EOS]
@@ -263,3 +277,7 @@ def test_prompt_logprobs_of_a_row_that_is_not_finite() -> None:
     logits[2, 0] = math.nan
     with pytest.raises(NonFiniteLogitsError, match="prompt row 2"):
         prompt_logprobs(logits, [1, 2, 3], 0)
+
+
+def test_prompt_logprobs_of_no_rows() -> None:
+    assert prompt_logprobs(torch.empty(0, VOCAB_SIZE), [], 3) == []

@@ -62,8 +62,9 @@ class Alternative:
 class LogprobEntry:
     """Log-probability of one kept token.
 
-    ``bytes`` is what the token adds to the text, so that joined entries are its UTF-8 form: empty for a
-    special token that is left out, for the stop token that ended the text, and without detokenisation.
+    ``bytes`` is what the token adds to the text, so that joined entries are its UTF-8 form (with a stop string
+    that is cut out of the text): empty for a special token that is left out, for the stop token that ended the
+    text, and without detokenisation.
     """
 
     token_id: int
@@ -92,9 +93,11 @@ class RequestDelta:
 
     text: may lag behind the tokens while a character or a possible stop string is incomplete.
     token_ids, logprobs: the kept tokens; logprobs is None unless asked for.
+    usage: counts of the whole request so far.
     finish_reason: NONE while the request runs.
     stop_reason: the stop string, or the id of the stop token, that ended it.
     finish_sequence: the end was decided here, and the scheduler must be told to finish the sequence.
+    error: what went wrong, as given to ``close``.
     """
 
     text: str
@@ -175,7 +178,7 @@ class RequestOutputState:
 
         Raises:
             RequestClosedError: the request has ended.
-            ValueError: the request asks for logprobs and their number differs from that of the tokens.
+            ValueError: the request asks for logprobs and they do not describe the tokens one by one.
         """
         self._check_open()
         described = self._described(token_ids, logprobs)
@@ -195,9 +198,11 @@ class RequestOutputState:
     def close(self, reason: FinishReason, error: str | None = None) -> RequestDelta:
         """End the request from outside (ABORT, ERROR), without further tokens; text held back is let go.
 
-        Raises RequestClosedError when it has ended already.
+        Raises RequestClosedError when it has ended already, and ValueError for NONE.
         """
         self._check_open()
+        if reason is FinishReason.NONE:
+            raise ValueError("reason: got NONE, allowed: a reason that ends the request")
         self.finish_reason = reason
         return self._delta([self._flush()], [], None if self.logprobs is None else [], error=error)
 
@@ -263,9 +268,10 @@ class RequestOutputState:
         if self.logprobs is None:
             return None
         present = [item for item in logprobs if item is not None]
-        if len(present) != len(token_ids):
+        described = [item.token_id for item in present]
+        if len(present) != len(logprobs) or described != list(token_ids):
             raise ValueError(
-                f"logprobs: got {len(present)} entries, allowed: {len(token_ids)}, one per token"
+                f"logprobs: got entries of tokens {described}, allowed: one for each of {list(token_ids)}"
             )
         return present
 

@@ -62,8 +62,9 @@ class IncrementalDetokenizer:
 
     Bytes that begin a character are held until it is complete. Bytes that can no longer become a character
     turn into U+FFFD as soon as that is certain, by the same rule as a decode of the whole sequence, so that
-    joined deltas equal ``tokenizer.decode(output_ids)``. If the prompt ends inside a character, the first
-    delta completes it.
+    joined deltas equal ``tokenizer.decode(output_ids)``. If the prompt ends inside a character that the output
+    completes, the first delta is that character; one that it does not complete is the prompt's alone, and no
+    U+FFFD is shown for it.
     """
 
     def __init__(
@@ -76,20 +77,28 @@ class IncrementalDetokenizer:
         self._skip_special = skip_special_tokens
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._decoder.decode(self._tail(prompt_ids))
+        self._prompt_is_open = bool(self._decoder.getstate()[0])
 
     def append(self, ids: Iterable[int]) -> str:
         """Take the next tokens and return the text that is now certain."""
-        return self._decoder.decode(b"".join(self.token_bytes(token_id) for token_id in ids))
+        return self._own(self._decoder.decode(b"".join(self.token_bytes(token_id) for token_id in ids)))
 
     def flush(self) -> str:
         """End of the stream: a character left incomplete becomes U+FFFD."""
-        return self._decoder.decode(b"", final=True)
+        return self._own(self._decoder.decode(b"", final=True))
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes this token adds to the text: empty for a special token that is left out."""
         if self._skip_special and self._table.is_special(token_id):
             return b""
         return self._table[token_id]
+
+    def _own(self, text: str) -> str:
+        """``text`` without the U+FFFD that stands for the prompt's unfinished character."""
+        if not (self._prompt_is_open and text):
+            return text
+        self._prompt_is_open = False
+        return text.removeprefix("\ufffd")
 
     def _tail(self, prompt_ids: Sequence[int]) -> bytes:
         """The prompt's last bytes, enough for an unfinished character (UTF-8 finds its own boundaries)."""

@@ -28,8 +28,11 @@ class InvalidParameterError(ValueError):
     """A sampling parameter is not allowed; ``field``, ``value`` and ``allowed`` say which and why."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
-        super().__init__(f"{field}: got {value!r}, allowed: {allowed}")
+        super().__init__(field, value, allowed)  # as they came, so that the error can be pickled
         self.field, self.value, self.allowed = field, value, allowed
+
+    def __str__(self) -> str:
+        return f"{self.field}: got {self.value!r}, allowed: {self.allowed}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +43,8 @@ class SamplingParams:
     top_p: in (0, 1]; smallest set of most probable tokens whose mass reaches it. 1 is off.
     top_k: -1 or 0 is off, else the k most probable tokens.
     min_p: in [0, 1]; drops tokens less probable than min_p times the most probable one. 0 is off.
-    repetition_penalty: > 0; divides positive and multiplies negative logits of tokens in prompt or output. 1
-        is off.
+    repetition_penalty: > 0, and a normal number in float32; divides positive and multiplies negative logits of
+        tokens in prompt or output. 1 is off.
     presence_penalty, frequency_penalty: in [-2, 2]; subtracted once, or once an occurrence, for tokens of the
         output.
     logit_bias: token id -> value in [-100, 100] added to the logit; at most 256 entries.
@@ -167,7 +170,7 @@ def child_seed(seed: int, index: int) -> int:
     """Return the 64-bit seed of continuation ``index``: ``seed`` itself for 0, else a bijective mix of it.
 
     The mix is the finaliser of SplitMix64 over ``seed + index * 0x9E3779B97F4A7C15`` (mod 2^64): for one seed
-    no two indices share a result, and neighbouring seeds have unrelated children.
+    no two indices above 0 share a result, and neighbouring seeds have unrelated children.
     """
     if index == 0:
         return seed % _U64
@@ -177,11 +180,13 @@ def child_seed(seed: int, index: int) -> int:
     return state ^ (state >> 31)
 
 
+# Penalties are applied in float32: one that rounds to 0 or infinity there would make NaN of a logit of 0.
+_FLOAT32_TINY, _FLOAT32_MAX = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 _FLOAT_RANGES: dict[str, tuple[float, float, bool]] = {
     "temperature": (0.0, math.inf, False),
     "top_p": (0.0, 1.0, True),
     "min_p": (0.0, 1.0, False),
-    "repetition_penalty": (0.0, math.inf, True),
+    "repetition_penalty": (_FLOAT32_TINY, _FLOAT32_MAX, False),
     "presence_penalty": (-2.0, 2.0, False),
     "frequency_penalty": (-2.0, 2.0, False),
 }
@@ -200,7 +205,10 @@ def _real(name: str, value: object, low: float, high: float, open_low: bool) -> 
     allowed = f"a finite number {'above' if open_low else 'at least'} {low:g}{bound}"
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise InvalidParameterError(name, value, allowed)
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # an integer beyond float64
+        number = math.inf
     if not math.isfinite(number) or number < low or number > high or (open_low and number == low):
         raise InvalidParameterError(name, value, allowed)
     return number

@@ -87,7 +87,7 @@ class SamplingState:
         self.num_output_tokens = 0
         self.counts = TokenCounts(prompt_ids) if params.penalised else None
         # An end token outside the vocabulary cannot be drawn and needs no mask.
-        eos = () if params.ignore_eos else tuple(token for token in eos_token_ids if token < vocab_size)
+        eos = () if params.ignore_eos else tuple(token for token in eos_token_ids if 0 <= token < vocab_size)
         self._end_ids = np.array(sorted({*eos, *(params.stop_token_ids or ())}), dtype=np.int64)
         bias = params.logit_bias or {}
         self.bias_ids: NDArray[np.int64] = np.array(list(bias), dtype=np.int64)
