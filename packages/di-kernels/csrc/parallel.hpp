@@ -3,7 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cfenv>
 #include <cstdint>
+#include <exception>
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -17,24 +19,53 @@ int num_threads();          // threads used by the kernels; default: what OpenMP
 int64_t work_per_thread();  // operations that are worth waking a thread for
 void set_num_threads(int count, int64_t work_per_thread);  // both at least 1
 
+// Default rounding and subnormals for as long as it lives: a host program may have set other ones, and then
+// for some of its threads only.
+class DefaultArithmetic {
+ public:
+  DefaultArithmetic() {
+    std::fegetenv(&before_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultArithmetic() { std::fesetenv(&before_); }
+  DefaultArithmetic(const DefaultArithmetic&) = delete;
+  DefaultArithmetic& operator=(const DefaultArithmetic&) = delete;
+
+ private:
+  std::fenv_t before_;
+};
+
 // Calls body(begin, end) for disjoint ranges that cover [0, n). `cost` is about the number of scalar
 // operations of one item: small work stays on the calling thread, where it is done sooner than threads are
-// woken.
+// woken. What a body throws reaches the caller; of several exceptions, one does.
 template <class Body>
 void parallel_for(int64_t n, int64_t cost, const Body& body) {
   if (n <= 0) return;
   const int64_t worthwhile = n * std::max<int64_t>(cost, 1) / work_per_thread();
   const int64_t parts = std::clamp<int64_t>(worthwhile, 1, std::min<int64_t>(num_threads(), n));
+  const auto run = [&](int64_t part) {
+    const DefaultArithmetic arithmetic;
+    body(n * part / parts, n * (part + 1) / parts);
+  };
   if (parts == 1) {
-    body(int64_t{0}, n);
+    run(0);
     return;
   }
+  std::exception_ptr failure;  // an exception that left its thread would end the process
 #ifdef _OPENMP
 #pragma omp parallel for schedule(static, 1) num_threads(static_cast<int>(parts))
 #endif
   for (int64_t part = 0; part < parts; ++part) {
-    body(n * part / parts, n * (part + 1) / parts);
+    try {
+      run(part);
+    } catch (...) {
+#ifdef _OPENMP
+#pragma omp critical(di_parallel_failure)
+#endif
+      failure = std::current_exception();
+    }
   }
+  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace di

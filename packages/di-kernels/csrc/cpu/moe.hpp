@@ -12,7 +12,7 @@ namespace di {
 // SwiGLU MLPs of equal shape: w1, w3 [inter, dim], w2 [dim, inter] of each expert. Borrows the weights.
 struct ExpertBank {
   std::vector<Weight> w1, w3, w2;
-  int64_t dim, inter;
+  int64_t dim = 0, inter = 0;
 
   int64_t size() const { return static_cast<int64_t>(w1.size()); }
 };

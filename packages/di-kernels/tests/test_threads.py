@@ -1,0 +1,114 @@
+"""What threads must not change: bits under any arithmetic mode of the caller, and errors that reach it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+from di_kernels import num_threads, set_num_threads
+from di_kernels.ops.formats import EntryFormat, encode
+from di_kernels.ops.hyper import stream_mean
+from di_kernels.ops.linear import LinearWeight, linear
+from di_kernels.ops.norm import rms_norm
+from di_kernels.ops.sampling import apply_bias, apply_penalties
+from di_kernels.testing import Hostile, assert_same_bits, hostile, threads
+from torch import Tensor
+
+SMALL = hostile(Hostile.SUBNORMALS, 16, 64)
+ONES, SIGNS = torch.ones(64), LinearWeight.dense(SMALL.sign())
+BIAS = torch.full((16,), 2.0**-130)
+
+
+def edited(edit: Callable[..., None], *values: Tensor) -> Tensor:
+    """Subnormal logits after an edit of the first token of every row."""
+    logits = SMALL.clone()
+    edit(logits, torch.arange(17), torch.zeros(16, dtype=torch.int64), *values)
+    return logits
+
+
+OPERATIONS: dict[str, Callable[[], Tensor]] = {
+    "rms_norm": lambda: rms_norm(SMALL, ONES, 1e-20),
+    "linear": lambda: linear(SMALL, SIGNS),
+    "stream_mean": lambda: stream_mean(SMALL.view(4, 4, 64)),
+    "encode": lambda: encode(SMALL, EntryFormat.MXFP4)[0],
+    "apply_bias": lambda: edited(apply_bias, BIAS),
+    "apply_penalties": lambda: edited(
+        apply_penalties,
+        torch.ones(16, dtype=torch.int32),
+        torch.full((16,), 2.0),
+        torch.zeros(16),
+        torch.zeros(16),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(OPERATIONS))
+def test_flushing_subnormals_in_the_caller_changes_nothing(name: str) -> None:
+    """The mode belongs to one thread: what its workers do must not differ from what it does."""
+    operation = OPERATIONS[name]
+    with threads(2):
+        expected = operation()  # the workers exist before the mode is set
+    for count in (1, 2):
+        assert torch.set_flush_denormal(True)
+        try:
+            with threads(count):
+                actual = operation()
+        finally:
+            torch.set_flush_denormal(False)
+        assert_same_bits(actual, expected)
+
+
+def test_the_mode_of_the_caller_is_left_as_it_was() -> None:
+    smallest = torch.tensor([2.0**-149])
+    torch.set_flush_denormal(True)
+    try:
+        rms_norm(SMALL, ONES, 1e-20)
+        flushed = smallest * 1.0
+    finally:
+        torch.set_flush_denormal(False)
+    assert flushed.item() == 0.0
+    rms_norm(SMALL, ONES, 1e-20)
+    assert (smallest * 1.0).item() == smallest.item()
+
+
+OUT_OF_MEMORY = """
+import resource
+import torch
+from di_kernels.ops.norm import rms_norm
+from di_kernels.testing import threads
+
+width = 1 << 26
+x, weight = torch.empty(2, width, dtype=torch.bfloat16), torch.empty(width)
+with threads(2):
+    rms_norm(torch.ones(2, 1), torch.ones(1), 1e-6)
+pages = int(open("/proc/self/statm").read().split()[0])
+enough_for_the_result = pages * resource.getpagesize() + x.nbytes + (100 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (enough_for_the_result, enough_for_the_result))
+for count in (1, 2):
+    with threads(count):
+        try:
+            rms_norm(x, weight, 1e-6)
+        except MemoryError:
+            print("MemoryError")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits memory the Linux way")
+@pytest.mark.skipif(
+    "asan" in os.environ.get("LD_PRELOAD", ""), reason="the sanitizer ends the process itself"
+)
+def test_running_out_of_memory_in_a_thread_is_an_error_not_the_end() -> None:
+    done = subprocess.run([sys.executable, "-c", OUT_OF_MEMORY], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.split()) == (0, ["MemoryError"] * 2), done.stderr
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 1.0])
+def test_wrong_counts_are_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="count is"):
+        set_num_threads(value)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="work_per_thread is"):
+        set_num_threads(num_threads(), work_per_thread=value)  # type: ignore[arg-type]
