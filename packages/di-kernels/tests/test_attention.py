@@ -18,6 +18,7 @@ from di_kernels.testing import (
     assert_same_values,
     device_backends,
     hostile,
+    misaligned,
     threads,
     with_row_gaps,
 )
@@ -288,6 +289,16 @@ def test_records_may_be_views_of_pools(device: str) -> None:
         entries=dataclasses.replace(case.entries, pages=in_pool(case.entries.pages)),
     )
     assert_same_bits(viewed.run(), case.run())
+
+
+def test_sinks_may_lie_at_any_address(device: str) -> None:
+    """A memory-mapped checkpoint aligns nothing."""
+    case = sequence_case(RELEASE, Hostile.NORMAL, 70, 3)
+    moved = dataclasses.replace(case, sink=misaligned(case.sink))
+    assert_same_bits(moved.run(), case.run())
+    keys, index = hostile(Hostile.NORMAL, 9, DIM, dtype=torch.bfloat16), int32(*range(9))[None].repeat(3, 1)
+    expected = gathered_attention(case.q, keys, index, case.sink, case.scale)
+    assert_same_bits(gathered_attention(case.q, keys, index, moved.sink, case.scale), expected)
 
 
 @pytest.mark.parametrize("topk", [64, 65, 100])

@@ -12,6 +12,7 @@ from di_kernels.testing import (
     assert_same_bits,
     device_backends,
     hostile,
+    misaligned,
     threads,
     with_gaps,
     with_row_gaps,
@@ -41,6 +42,12 @@ def test_matches_reference(dtype: torch.dtype, kind: Hostile, device: str) -> No
         y = rms_norm(layout.to(device), weight.to(device), EPS).cpu()
         torch.testing.assert_close(y.double(), expected, rtol=tolerance, atol=0)
     assert_same_bits(rms_norm(x, weight.float(), EPS), y)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_the_weight_is_used_where_it_lies(dtype: torch.dtype) -> None:
+    x, weight = hostile(Hostile.NORMAL, 3, 192), hostile(Hostile.NORMAL, 192, dtype=dtype, seed=1)
+    assert_same_bits(rms_norm(x, misaligned(weight), EPS), rms_norm(x, weight, EPS))
 
 
 @pytest.mark.parametrize("kind", [Hostile.ZEROS, Hostile.NEGATIVE_ZEROS])

@@ -1,5 +1,8 @@
 #include "cpu/attention.hpp"
 
+#include <cstring>
+#include <vector>
+
 #include "bind/records.hpp"
 #include "bind/tensor.hpp"
 
@@ -45,7 +48,7 @@ template <class T>
 struct Call {
   AttentionShape shape;
   const T* q;
-  const float* sink;
+  std::vector<float> sink;  // a copy: a memory-mapped checkpoint holds them at any address
   T* out;
 
   Call(const View& q_view, const View& sink_view, const View& out_view) {
@@ -55,7 +58,8 @@ struct Call {
     require(in.shape == result.shape && sinks.shape[0] == in.shape[1], "attention: shapes do not agree");
     shape = {in.shape[0], in.shape[1], in.shape[2]};
     q = in.data;
-    sink = sinks.data;
+    sink.resize(static_cast<size_t>(shape.heads));
+    if (!sink.empty()) std::memcpy(sink.data(), sinks.data, sink.size() * sizeof(float));
     out = result.data;
   }
 };
@@ -69,7 +73,7 @@ void call_sparse(const View& q, const nb::tuple& window, const nb::object& entri
   if (!entries.is_none()) selected = entry_keys(nb::cast<nb::tuple>(entries), c.shape);
   const EntryKeys* more = entries.is_none() ? nullptr : &selected;
   nb::gil_scoped_release release;
-  sparse_attention<T>(c.shape, c.q, keys, more, c.sink, scale, c.out);
+  sparse_attention<T>(c.shape, c.q, keys, more, c.sink.data(), scale, c.out);
 }
 
 template <class T>
@@ -83,7 +87,7 @@ void call_gathered(const View& q, const View& keys, const View& index, const Vie
   require(chosen.shape[0] == c.shape.rows, "index must have one row a query");
   const RecordGrid grid = as_grid(with_outer(array), format);
   nb::gil_scoped_release release;
-  gathered_attention<T>(c.shape, c.q, grid, chosen.data, chosen.shape[1], c.sink, scale, c.out);
+  gathered_attention<T>(c.shape, c.q, grid, chosen.data, chosen.shape[1], c.sink.data(), scale, c.out);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ void call(const View& x, const View& weight, const View& y, float eps) {
   const auto w = dense<float, 1>(weight, "weight");
   require(w.shape[0] == in.shape[1] && out.shape == in.shape, "rms_norm: shapes do not agree");
   nb::gil_scoped_release release;
-  rms_norm<T>(in.data, w.data, out.data, in.shape[0], in.shape[1], eps);
+  rms_norm<T>(in.data, reinterpret_cast<const uint8_t*>(w.data), out.data, in.shape[0], in.shape[1], eps);
 }
 
 }  // namespace

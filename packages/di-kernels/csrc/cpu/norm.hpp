@@ -6,8 +6,9 @@
 
 namespace di {
 
-// y[r] = round((x[r] * rstd) * weight), rstd = 1/sqrt(mean(x^2) + eps); x, y [rows, dim] contiguous.
+// y[r] = round((x[r] * rstd) * weight), rstd = 1/sqrt(mean(x^2) + eps); x, y [rows, dim] contiguous; weight
+// [dim] float32 at any address.
 template <class T>
-void rms_norm(const T* x, const float* weight, T* y, int64_t rows, int64_t dim, float eps);
+void rms_norm(const T* x, const uint8_t* weight, T* y, int64_t rows, int64_t dim, float eps);
 
 }  // namespace di
