@@ -1,5 +1,6 @@
 """What `add` takes and what it refuses: a refused sequence leaves nothing behind."""
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,13 @@ def test_an_id_is_unique_among_unfinished_sequences() -> None:
     assert scheduler.plan().token_ids.tolist() == [6]
 
 
+def test_a_refusal_survives_pickling() -> None:
+    with pytest.raises(AdmissionError) as caught:
+        Scheduler(small_config()).add(1, int32([]), LIMITS)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (copy.reason, str(copy)) == ("empty_prompt", str(caught.value))
+
+
 def test_a_prompt_must_leave_a_token_of_the_model_length() -> None:
     scheduler = Scheduler(small_config(blocks=100, model_len=16))
     refuse(
@@ -50,7 +58,15 @@ def test_a_prompt_must_leave_a_token_of_the_model_length() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [[5], np.array([5], np.int64), np.array([5.0]), int32([5, 6, 7])[::2], int32([5]).reshape(1, 1)]
+    "bad",
+    [
+        [5],
+        np.array([5], np.int64),
+        np.array([5.0]),
+        int32([5, 6, 7])[::2],
+        int32([5]).reshape(1, 1),
+        np.frombuffer(bytes(9), np.int32, offset=1),
+    ],
 )
 def test_an_array_of_another_kind_is_a_type_error(bad: Any) -> None:
     scheduler = Scheduler(small_config())

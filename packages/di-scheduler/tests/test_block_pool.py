@@ -92,6 +92,11 @@ def test_allocation_status() -> None:
     ]
 
 
+def test_a_negative_count_is_refused() -> None:
+    with pytest.raises(BlockPoolError, match="at least 0, got -1"):
+        BlockPool(4).can_allocate(-1)
+
+
 @pytest.mark.parametrize("size", [1, 0, -3])
 def test_a_pool_needs_a_usable_index(size: int) -> None:
     with pytest.raises(BlockPoolError, match="num_blocks"):
@@ -107,7 +112,14 @@ def test_a_refused_allocation_changes_nothing(count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [[1], np.array([1], np.int64), np.zeros(4, np.int32)[::2], ids(1).reshape(1, 1)]
+    "bad",
+    [
+        [1],
+        np.array([1], np.int64),
+        np.zeros(4, np.int32)[::2],
+        ids(1).reshape(1, 1),
+        np.frombuffer(bytes(9), np.int32, offset=1),
+    ],
 )
 def test_arrays_are_taken_as_they_are_or_not_at_all(bad: object) -> None:
     pool = BlockPool(4)

@@ -29,6 +29,9 @@ using ArrayView = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cp
 
 template <typename T>
 std::span<const T> as_span(const ArrayView<T>& array) {
+  if (reinterpret_cast<std::uintptr_t>(array.data()) % alignof(T) != 0) {
+    throw nb::type_error("an array must be aligned in memory to the size of its items");
+  }
   return {array.data(), array.size()};
 }
 
@@ -185,7 +188,7 @@ void bind_block_pool(nb::module_& m) {
           "Drop one reference per occurrence in ids, int32 [n], the last entry first, so that the tail of a\n"
           "sequence is reused before its head.")
       .def("can_allocate", &BlockPool::can_allocate, "count"_a,
-           "Whether count indices can be had: an AllocStatus.")
+           "Whether count indices, at least 0, can be had: an AllocStatus.")
       .def("ref_count", &BlockPool::ref_count, "block_id"_a, "References of an index; 0: free.")
       .def(
           "free_list", [](const BlockPool& pool) { return owned_array(pool.free_list()); },

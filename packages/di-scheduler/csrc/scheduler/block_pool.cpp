@@ -60,6 +60,7 @@ void BlockPool::free(std::span<const BlockId> ids) {
 }
 
 AllocStatus BlockPool::can_allocate(std::int64_t count) const {
+  if (count < 0) throw BlockPoolError("count must be at least 0, got " + std::to_string(count));
   if (count >= num_blocks()) return AllocStatus::kNever;
   return count <= num_free_ ? AllocStatus::kOk : AllocStatus::kLater;
 }

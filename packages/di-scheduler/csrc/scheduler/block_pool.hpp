@@ -30,6 +30,7 @@ class BlockPool {
   void free(std::span<const BlockId> ids);
 
   // kNever: more than the pool has at all; kOk: allocate(count) will succeed now; kLater: when others free.
+  // Throws BlockPoolError for a negative count.
   AllocStatus can_allocate(std::int64_t count) const;
 
   std::int32_t num_blocks() const { return static_cast<std::int32_t>(nodes_.size()); }

@@ -14,12 +14,10 @@ struct Committed {
   FinishReason finish = FinishReason::kNone;
 };
 
-// Appends tokens one at a time until a stop rule holds; what follows a stop is dropped. Rules, after each
-// token:
-//   1. an end-of-sequence id (unless ignored) or a stop id, if at least min_tokens tokens precede it: that
-//   token is
-//      the last one kept;
-//   2. max_tokens generated, or length_limit tokens in all: LENGTH.
+// Appends tokens one at a time until a stop rule holds; what follows a stop is dropped. After each token:
+//   1. STOP or STOP_TOKEN: an end-of-sequence id (unless ignored) or a stop id, which at least min_tokens
+//      tokens precede;
+//   2. LENGTH: max_tokens are generated, or there are length_limit tokens in all.
 class Committer {
  public:
   explicit Committer(std::int32_t length_limit) : length_limit_(length_limit) {}

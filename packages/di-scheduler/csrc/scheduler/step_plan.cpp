@@ -40,8 +40,8 @@ void StepPlan::add(const PlannedRows& rows, std::int32_t lookback) {
     token_ids.push_back(tokens[static_cast<std::size_t>(position)]);
     positions.push_back(position);
   }
-  for (std::int32_t back = 1; back <= lookback; ++back) {
-    const std::int32_t position = rows.q_start - back;
+  for (std::int32_t k = 0; k < lookback; ++k) {
+    const std::int32_t position = rows.q_start - 1 - k;
     context.push_back(position >= 0 ? tokens[static_cast<std::size_t>(position)] : -1);
   }
   block_table.insert(block_table.end(), sequence.block_table.begin(), sequence.block_table.end());

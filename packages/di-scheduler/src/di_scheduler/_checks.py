@@ -22,15 +22,15 @@ def check_int(name: str, value: int, low: int, high: int = INT32_MAX) -> None:
 
 
 def check_array(name: str, value: object, dtype: type[np.generic]) -> NDArray[Any]:
-    """Return `value` unchanged; raise `TypeError` unless it is a contiguous 1-D array of exactly `dtype`.
+    """Return `value` unchanged; raise `TypeError` unless it is an aligned, contiguous 1-D array of exactly `dtype`.
 
     Nothing is converted: a silent copy hides a caller's mistake and costs time on every step.
     """
     if not isinstance(value, np.ndarray):
         raise TypeError(f"{name} must be a numpy array of {dtype.__name__}, got {type(value).__name__}")
-    if value.dtype != dtype or value.ndim != 1 or not value.flags.c_contiguous:
+    if value.dtype != dtype or value.ndim != 1 or not (value.flags.c_contiguous and value.flags.aligned):
         raise TypeError(
-            f"{name} must be a contiguous 1-D array of {dtype.__name__}, got {value.dtype} with shape "
-            f"{value.shape} and strides {value.strides}"
+            f"{name} must be an aligned, contiguous 1-D array of {dtype.__name__}, got {value.dtype} with shape "
+            f"{value.shape}, strides {value.strides} and aligned={value.flags.aligned}"
         )
     return value

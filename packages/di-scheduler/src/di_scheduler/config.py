@@ -3,7 +3,7 @@
 import enum
 from dataclasses import dataclass
 
-from di_scheduler._checks import INT32_MAX, check_int
+from di_scheduler._checks import check_int
 from di_scheduler.errors import ConfigError
 
 
@@ -107,7 +107,7 @@ class SequenceLimits:
 
     def __post_init__(self) -> None:
         check_int("max_tokens", self.max_tokens, 1)
-        check_int("min_tokens", self.min_tokens, 0, min(self.max_tokens, INT32_MAX))
+        check_int("min_tokens", self.min_tokens, 0, self.max_tokens)
         for name, ids in (("eos_token_ids", self.eos_token_ids), ("stop_token_ids", self.stop_token_ids)):
             if not isinstance(ids, tuple):
                 raise ConfigError(f"{name} must be a tuple of token ids, got {ids!r}")

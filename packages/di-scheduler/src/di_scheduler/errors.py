@@ -27,8 +27,12 @@ class AdmissionError(ValueError):
     reason: AdmissionReason
 
     def __init__(self, reason: AdmissionReason, message: str) -> None:
-        super().__init__(message)
+        super().__init__(reason, message)  # as they came, so that the error can be pickled
         self.reason = reason
+        self._message = message
+
+    def __str__(self) -> str:
+        return self._message
 
 
 class StepOrderError(RuntimeError):
