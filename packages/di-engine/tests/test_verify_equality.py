@@ -78,7 +78,7 @@ def test_command_needs_a_checkpoint(capsys, tmp_path):
 
 
 def test_coverage_names_what_is_absent():
-    assert Coverage(1, 2, 0, 4, 0, 6).absent == ("preemptions", "mixed_steps")
+    assert Coverage(1, 2, 0, 4, 0, 6, 7).absent == ("preemptions", "mixed_steps")
 
 
 def entry(token, logprob):

@@ -84,7 +84,8 @@ def equality(
 ) -> int:
     """Run random requests in random schedules and compare tokens and log-probability bits with each run alone.
 
-    Exits with 1 at the first difference, and when no case had a preemption, a chunk, a mixed step or an abort.
+    Exits with 1 at the first difference, and when no case had a preemption, a chunk, a mixed step, an abort or
+    two threads.
     """
     from tqdm import tqdm  # type: ignore[import-untyped]
 
@@ -122,7 +123,7 @@ def _print_report(report: EqualityReport, seconds: float) -> None:
     )
     typer.echo(
         f"preemptions {coverage.preemptions}, chunks {coverage.chunks}, mixed steps {coverage.mixed_steps}, "
-        f"aborts {coverage.aborts}"
+        f"aborts {coverage.aborts}, cases with two threads {coverage.threaded_cases}"
     )
     if report.difference is not None:
         difference = report.difference

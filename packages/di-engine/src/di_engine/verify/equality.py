@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from di_kernels import set_num_threads
 from di_scheduler import SchedulerStats
 from di_spec import LogprobEntry
 
@@ -18,6 +19,8 @@ from di_engine.outputs import RequestOutput
 from di_engine.verify.cases import Case, CaseGenerator, Request, longest_sequence
 from di_engine.verify.threads import limited_threads
 
+WORK_PER_THREAD = 1 << 11
+"""Work that wakes a thread where a case uses several: small enough that small models share theirs out too."""
 STEPS_PER_TOKEN = 20
 """A case that takes more steps than this for each token of its requests makes no progress."""
 
@@ -56,16 +59,18 @@ class Coverage:
     chunks: int = 0
     mixed_steps: int = 0
     aborts: int = 0
+    threaded_cases: int = 0
 
-    def plus(self, requests: int, stats: SchedulerStats) -> Coverage:
+    def plus(self, case: Case, stats: SchedulerStats) -> Coverage:
         """With one more case."""
         return Coverage(
-            self.requests + requests,
+            self.requests + len(case.arrivals),
             self.steps + stats.steps,
             self.preemptions + stats.preemptions,
             self.chunks + stats.chunks,
             self.mixed_steps + stats.mixed_steps,
             self.aborts + stats.aborts,
+            self.threaded_cases + (case.num_threads > 1),
         )
 
     @property
@@ -121,7 +126,7 @@ class EqualityCheck:
             while done < cases and difference is None:
                 case = self._cases.draw(done)
                 difference, stats = self._run(case)
-                coverage = coverage.plus(len(case.arrivals), stats)
+                coverage = coverage.plus(case, stats)
                 done += 1
                 progress(done)
         return EqualityReport(done, len(self._baselines), coverage, difference)
@@ -129,6 +134,7 @@ class EqualityCheck:
     def _run(self, case: Case) -> tuple[Difference | None, SchedulerStats]:
         baselines = [self._baseline(arrival.request) for arrival in case.arrivals]
         with self._engine(_settings(self._base, case)) as engine:
+            set_num_threads(case.num_threads, work_per_thread=WORK_PER_THREAD)
             outcomes = _drive(engine, case)
             stats = engine.stats().scheduler
         if outcomes is None:
