@@ -1,5 +1,7 @@
 """Paged KV cache and per-sequence state of DeepSeek-V4.1: layouts, pools, slot maps."""
 
+from di_kernels.ops.formats import EntryFormat
+
 from di_cache.layout import (
     BlockItem,
     CacheConfigError,
@@ -8,7 +10,6 @@ from di_cache.layout import (
     CacheMemory,
     CacheNumerics,
     CacheSpec,
-    EntryFormat,
     LayerCacheSpec,
     LayerRegions,
     Region,
