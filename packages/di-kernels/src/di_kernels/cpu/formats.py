@@ -14,7 +14,6 @@ from di_kernels.cpu.arrays import as_rows
 from di_kernels.ops.formats import EntryFormat
 
 _NATIVE = {EntryFormat.FP8: 0, EntryFormat.FP4: 1, EntryFormat.MXFP4: 2}
-_GROUP = {EntryFormat.FP8: 32, EntryFormat.FP4: 16, EntryFormat.MXFP4: 32}
 
 
 def encode(x: Tensor, entry: EntryFormat) -> tuple[Tensor, Tensor]:
@@ -28,14 +27,6 @@ def encode(x: Tensor, entry: EntryFormat) -> tuple[Tensor, Tensor]:
 
 def decode(codes: Tensor, scales: Tensor, entry: EntryFormat, dtype: torch.dtype) -> Tensor:
     """See :func:`di_kernels.ops.formats.decode`."""
-    if codes.shape[:-1] != scales.shape[:-1]:
-        raise ValueError(
-            f"scales has shape {list(scales.shape)}; its rows must be those of codes {list(codes.shape)}"
-        )
-    if entry not in _NATIVE:
-        raise ValueError(f"entry is {entry}; only FP8, FP4 and MXFP4 have codes and scales")
-    if dtype not in (torch.bfloat16, torch.float32):
-        raise TypeError(f"dtype is {dtype}; allowed: torch.bfloat16, torch.float32")
-    x = torch.empty(*codes.shape[:-1], scales.shape[-1] * _GROUP[entry], dtype=dtype)
+    x = torch.empty(*codes.shape[:-1], scales.shape[-1] * entry.group, dtype=dtype)
     _native.decode(as_rows(codes), as_rows(scales), as_rows(x), _NATIVE[entry])
     return x

@@ -11,8 +11,6 @@ from di_kernels.ops.linear import LinearWeight
 
 def linear(x: Tensor, weight: LinearWeight, quantize_input: bool, out_dtype: torch.dtype) -> Tensor:
     """See :func:`di_kernels.ops.linear.linear`."""
-    if out_dtype not in (torch.bfloat16, torch.float32):
-        raise TypeError(f"out_dtype is {out_dtype}; allowed: torch.bfloat16, torch.float32")
     y = torch.empty(x.shape[0], weight.shape[0], dtype=out_dtype)
     _native.linear(x.contiguous(), weight.format.value, weight.data, weight.scale, quantize_input, y)
     return y

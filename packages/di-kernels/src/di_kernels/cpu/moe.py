@@ -13,8 +13,6 @@ from di_kernels.ops.moe import ExpertWeights
 def route(logits: Tensor, bias: Tensor, top_k: int, scale: float) -> tuple[Tensor, Tensor]:
     """See :func:`di_kernels.ops.moe.route`. A NaN ranks first, so its row gets valid ids and NaN weights."""
     rows, experts = logits.shape
-    if bias.shape not in ((experts,), (rows, experts)):
-        raise ValueError(f"bias has shape {list(bias.shape)}; expected [{experts}] or [{rows}, {experts}]")
     ids = torch.empty(rows, top_k, dtype=torch.int32)
     weights = torch.empty(rows, top_k, dtype=torch.float32)
     _native.route(logits.contiguous(), bias.contiguous().expand(rows, experts), scale, ids, weights)

@@ -110,9 +110,11 @@ def gathered_attention(q: Tensor, keys: Tensor, index: Tensor, sink: Tensor, sca
         ``[rows, heads, dim]`` in the type of ``q``.
     """
     check_dtype("q", q, *ACTIVATIONS)
+    check_shape("q", q, None, None, None)
     check_dtype("keys", keys, q.dtype)
     check_shape("keys", keys, None, q.shape[2])
     check_dtype("index", index, torch.int32)
     check_shape("index", index, q.shape[0], None)
+    check_dtype("sink", sink, torch.float32)
     check_shape("sink", sink, q.shape[1])
     return cast(Tensor, kernel("attention", "gathered_attention", q)(q, keys, index, sink, scale))

@@ -16,6 +16,12 @@ def check_dtype(name: str, tensor: Tensor, *allowed: torch.dtype) -> None:
         raise TypeError(f"{name} has dtype {tensor.dtype}; allowed: {names}")
 
 
+def check_result_type(name: str, dtype: torch.dtype) -> None:
+    """Raise TypeError unless ``dtype`` is an element type of activations."""
+    if dtype not in ACTIVATIONS:
+        raise TypeError(f"{name} is {dtype}; allowed: {', '.join(map(str, ACTIVATIONS))}")
+
+
 def check_shape(name: str, tensor: Tensor, *shape: int | None) -> None:
     """Raise ValueError unless ``tensor`` has this shape; ``None`` matches any size."""
     actual = tuple(tensor.shape)

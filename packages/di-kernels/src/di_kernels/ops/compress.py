@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from di_kernels.dispatch import kernel
-from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_shape
+from di_kernels.ops.checks import check_dtype, check_result_type, check_shape
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,5 @@ def compress_pairs(fresh: Tensor, ring: Tensor, rows: PairRows, dtype: torch.dty
     check_dtype("ring", ring, torch.float32)
     check_shape("fresh", fresh, None, 2, None)
     check_shape("ring", ring, None, None, 2, fresh.shape[2])
-    if dtype not in ACTIVATIONS:
-        raise TypeError(f"dtype is {dtype}; allowed: bfloat16, float32")
+    check_result_type("dtype", dtype)
     return cast(Tensor, kernel("compress", "compress_pairs", fresh)(fresh, ring, rows, dtype))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from di_kernels.dispatch import kernel
-from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_shape
+from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_result_type, check_shape
 
 
 def embed(ids: Tensor, table: Tensor, dtype: torch.dtype) -> Tensor:
@@ -25,4 +25,6 @@ def embed(ids: Tensor, table: Tensor, dtype: torch.dtype) -> Tensor:
     check_dtype("ids", ids, torch.int32)
     check_dtype("table", table, *ACTIVATIONS)
     check_shape("ids", ids, None)
+    check_shape("table", table, None, None)
+    check_result_type("dtype", dtype)
     return cast(Tensor, kernel("embedding", "embed", table)(ids, table, dtype))

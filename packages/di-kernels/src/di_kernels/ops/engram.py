@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from di_kernels.dispatch import kernel
-from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_shape
+from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_result_type, check_shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +45,7 @@ def engram_windows(tokens: Tensor, vocabulary: Tensor, pad: int) -> Tensor:
     check_dtype("tokens", tokens, torch.int32)
     check_dtype("vocabulary", vocabulary, torch.int32)
     check_shape("tokens", tokens, None, None)
+    check_shape("vocabulary", vocabulary, None)
     return cast(Tensor, kernel("engram", "engram_windows", tokens)(tokens, vocabulary, pad))
 
 
@@ -73,6 +74,8 @@ def engram_gather(ids: Tensor, table: EngramTable, dtype: torch.dtype) -> Tensor
     """
     check_dtype("ids", ids, torch.int64)
     check_shape("ids", ids, None, None)
+    check_shape("table.data", table.data, None, None)
+    check_result_type("dtype", dtype)
     return cast(Tensor, kernel("engram", "engram_gather", ids)(ids, table, dtype))
 
 
@@ -92,9 +95,15 @@ def engram_inject(
         A new trunk like ``stream``.
     """
     check_dtype("stream", stream, *ACTIVATIONS)
+    check_shape("stream", stream, None, None, None)
+    rows, m, dim = stream.shape
     check_dtype("kv", kv, stream.dtype)
-    check_shape("kv", kv, stream.shape[0], (stream.shape[1] + 1) * stream.shape[2])
+    check_shape("kv", kv, rows, (m + 1) * dim)
+    for name, weight in (("q_weight", q_weight), ("k_weight", k_weight)):
+        check_dtype(name, weight, *ACTIVATIONS)
+        check_shape(name, weight, m, dim)
     check_dtype("active", active, torch.bool)
+    check_shape("active", active, rows)
     return cast(
         Tensor, kernel("engram", "engram_inject", stream)(stream, kv, q_weight, k_weight, eps, active)
     )

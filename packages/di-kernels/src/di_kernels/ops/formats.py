@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from di_kernels.dispatch import kernel
-from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_multiple
+from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_multiple, check_result_type, check_shape
 
 
 class EntryFormat(enum.Enum):
@@ -58,8 +58,7 @@ def encode(x: Tensor, entry: EntryFormat) -> tuple[Tensor, Tensor]:
     """
     check_dtype("x", x, *ACTIVATIONS)
     check_multiple("the last dimension of x", x.shape[-1], entry.group)
-    if entry is EntryFormat.FLOAT32:
-        raise ValueError("entry is FLOAT32; only FP8, FP4 and MXFP4 have codes and scales")
+    _check_quantized(entry)
     return cast(tuple[Tensor, Tensor], kernel("formats", "encode", x)(x, entry))
 
 
@@ -77,6 +76,9 @@ def decode(codes: Tensor, scales: Tensor, entry: EntryFormat, dtype: torch.dtype
     """
     check_dtype("codes", codes, torch.uint8)
     check_dtype("scales", scales, torch.uint8)
+    check_shape("scales", scales, *codes.shape[:-1], None)
+    _check_quantized(entry)
+    check_result_type("dtype", dtype)
     return cast(Tensor, kernel("formats", "decode", codes)(codes, scales, entry, dtype))
 
 
@@ -106,3 +108,8 @@ def decode_records(records: Tensor, entry: EntryFormat, dtype: torch.dtype = tor
     }[entry]
     split = entry.value_bytes(dim)
     return decode(records[..., :split], records[..., split:], entry, dtype)
+
+
+def _check_quantized(entry: EntryFormat) -> None:
+    if entry is EntryFormat.FLOAT32:
+        raise ValueError("entry is FLOAT32; only FP8, FP4 and MXFP4 have codes and scales")

@@ -44,7 +44,7 @@ def hyper_mixes(
         scale: float32 ``[3]`` for pre, post, comb.
         constants: see :class:`HyperConstants`.
     """
-    check_dtype("stream", stream, *ACTIVATIONS)
+    _check_stream(stream)
     m, dim = stream.shape[1], stream.shape[2]
     check_shape("fn", fn, m * (m + 2), m * dim)
     check_shape("base", base, m * (m + 2))
@@ -65,14 +65,14 @@ def hyper_coefficients(
 
 def hyper_pre(stream: Tensor, pre: Tensor) -> Tensor:
     """Sub-layer input ``sum_s pre[s] * stream[s]`` (3.4), streams in order, rounded once: ``[rows, dim]``."""
-    check_dtype("stream", stream, *ACTIVATIONS)
+    _check_stream(stream)
     check_shape("pre", pre, stream.shape[0], stream.shape[1])
     return cast(Tensor, kernel("hyper", "hyper_pre", stream)(stream, pre))
 
 
 def hyper_post(stream: Tensor, y: Tensor, mixes: HyperMixes) -> Tensor:
     """New trunk ``post[j]*y + sum_i comb[i,j]*stream[i]`` (3.5), in that order, rounded once: like ``stream``."""
-    check_dtype("stream", stream, *ACTIVATIONS)
+    _check_stream(stream)
     check_dtype("y", y, stream.dtype)
     check_shape("y", y, stream.shape[0], stream.shape[2])
     return cast(Tensor, kernel("hyper", "hyper_post", stream)(stream, y, mixes))
@@ -80,5 +80,10 @@ def hyper_post(stream: Tensor, y: Tensor, mixes: HyperMixes) -> Tensor:
 
 def stream_mean(stream: Tensor) -> Tensor:
     """Mean over the streams (backbone 8.1), summed in float32 in stream order, rounded once: ``[rows, dim]``."""
-    check_dtype("stream", stream, *ACTIVATIONS)
+    _check_stream(stream)
     return cast(Tensor, kernel("hyper", "stream_mean", stream)(stream))
+
+
+def _check_stream(stream: Tensor) -> None:
+    check_dtype("stream", stream, *ACTIVATIONS)
+    check_shape("stream", stream, None, None, None)

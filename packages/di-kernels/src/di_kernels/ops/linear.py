@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from di_kernels.dispatch import kernel
-from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_multiple, check_shape
+from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_multiple, check_result_type, check_shape
 
 
 class WeightFormat(enum.Enum):
@@ -115,7 +115,9 @@ def linear(
     check_shape("x", x, None, weight.shape[1])
     if quantize_input:
         check_multiple("columns of x", x.shape[1], 32)
-    return cast(Tensor, kernel("linear", "linear", x)(x, weight, quantize_input, out_dtype or x.dtype))
+    out_dtype = out_dtype or x.dtype
+    check_result_type("out_dtype", out_dtype)
+    return cast(Tensor, kernel("linear", "linear", x)(x, weight, quantize_input, out_dtype))
 
 
 def grouped_linear(x: Tensor, weight: LinearWeight, groups: int) -> Tensor:

@@ -41,9 +41,13 @@ def route(logits: Tensor, bias: Tensor, top_k: int, scale: float) -> tuple[Tenso
         lowest expert first.
     """
     check_dtype("logits", logits, torch.float32)
+    check_shape("logits", logits, None, None)
     check_dtype("bias", bias, torch.float32)
-    if not 0 < top_k <= logits.shape[1]:
-        raise ValueError(f"top_k is {top_k}; it must be within 1..{logits.shape[1]}")
+    rows, experts = logits.shape
+    if bias.shape not in ((experts,), (rows, experts)):
+        raise ValueError(f"bias has shape {list(bias.shape)}; expected [{experts}] or [{rows}, {experts}]")
+    if not 0 < top_k <= experts:
+        raise ValueError(f"top_k is {top_k}; it must be within 1..{experts}")
     return cast(tuple[Tensor, Tensor], kernel("moe", "route", logits)(logits, bias, top_k, scale))
 
 
@@ -64,6 +68,7 @@ def experts(
         ``[rows, k, dim]`` in the type of ``x``, not yet summed.
     """
     check_dtype("x", x, *ACTIVATIONS)
+    check_shape("x", x, None, None)
     check_dtype("ids", ids, torch.int32)
     check_shape("ids", ids, x.shape[0], None)
     if weights is not None:
@@ -80,6 +85,7 @@ def combine(shared: Tensor, routed: Tensor) -> Tensor:
         routed: ``[rows, k, dim]`` of the same type.
     """
     check_dtype("shared", shared, *ACTIVATIONS)
+    check_shape("shared", shared, None, None)
     check_dtype("routed", routed, shared.dtype)
     check_shape("routed", routed, shared.shape[0], None, shared.shape[1])
     return cast(Tensor, kernel("moe", "combine", shared)(shared, routed))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import cast
 
-import torch
 from torch import Tensor
 
 from di_kernels.dispatch import kernel
@@ -23,6 +22,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         ``[rows, dim]`` in the type of ``x``.
     """
     check_dtype("x", x, *ACTIVATIONS)
-    check_dtype("weight", weight, torch.bfloat16, torch.float32)
+    check_dtype("weight", weight, *ACTIVATIONS)
+    check_shape("weight", weight, None)
     check_shape("x", x, None, weight.shape[0])
     return cast(Tensor, kernel("norm", "rms_norm", x)(x, weight, eps))

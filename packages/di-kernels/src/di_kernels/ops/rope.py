@@ -87,6 +87,7 @@ def apply_rope(x: Tensor, positions: Tensor, table: Tensor, *, inverse: bool = F
     check_dtype("table", table, torch.float32)
     check_shape("x", x, None, None, None)
     check_shape("positions", positions, x.shape[0])
+    check_shape("table", table, None, None)
     if x.shape[2] < table.shape[1]:
         raise ValueError(
             f"x has width {x.shape[2]}; it must be at least the {table.shape[1]} rotary dimensions"
