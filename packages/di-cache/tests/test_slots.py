@@ -222,12 +222,13 @@ SEQUENCE = {"q_start": [0], "q_len": [1], "slots": [1], "block_table": [[1, 2]]}
         ({"slots": [-1]}, r"slots is \[-1\]; allowed: 0 or more"),
         ({"slots": [1, 2]}, r"slots has shape \(2,\); allowed: \(1,\)"),
         ({"block_table": [1]}, "block_table has 1 dimensions; allowed: 2"),
+        ({"block_table": 1}, "block_table has 0 dimensions; allowed: 2"),
         ({"block_table": [[1, -1]]}, "block_table has block -1; allowed: 0 or more"),
         ({"q_start": [8]}, r"q_start \+ q_len is 9; allowed: at most 8, 2 blocks of 4 tokens"),
         ({"q_start": [1.0]}, "q_start has dtype torch.float32; allowed: torch.int32, torch.int64"),
     ],
 )
-def test_bad_sequences_are_named(change: dict[str, list[int]], message: str) -> None:
+def test_bad_sequences_are_named(change: dict[str, object], message: str) -> None:
     values = {name: torch.tensor(value) for name, value in (SEQUENCE | change).items()}
     with pytest.raises(SlotMapError, match=message):
         StepRows.from_sequences(**values, block_size=4)
@@ -246,6 +247,10 @@ def test_bad_arguments_are_named() -> None:
         entry_slots(table, entry, 2, 128)
     with pytest.raises(SlotMapError, match="entries range from -2 to -2"):
         entry_slots(table, torch.tensor([-2]), 1, 128)
+    with pytest.raises(SlotMapError, match=r"block_table has shape \(2, 3\); allowed: \(W,\) or"):
+        entry_slots(torch.stack([table, table]), torch.tensor([0]), 1, 128)
+    with pytest.raises(SlotMapError, match="width of block_table is 0"):
+        entry_slots(table[:0], torch.tensor([-1]), 1, 128)
     with pytest.raises(SlotMapError, match="block_size is 5; allowed: multiples of the compress ratio 2"):
         entry_slots(table, torch.tensor([0]), 2, 5)
     with pytest.raises(SlotMapError, match=r"cells is 7; allowed: at least the window \(8\)"):

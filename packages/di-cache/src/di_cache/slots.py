@@ -200,10 +200,17 @@ def entry_slots(block_table: Tensor, entries: Tensor, ratio: int, block_size: in
         entries: [K] or [S, K] entry numbers j of a layer with this compress ratio, or -1.
 
     Raises:
-        SlotMapError: an entry number lies behind the table or is below -1.
+        SlotMapError: an entry number lies behind the table or is below -1, the table has no column, or there is not
+            one table for each row of ``entries``.
     """
     _check_integer("block_table", block_table)
     _check_integer("entries", entries)
+    if not 1 <= block_table.dim() <= 2 or not entries.dim() or block_table.shape[:-1] != entries.shape[:-1]:
+        raise SlotMapError(
+            f"block_table has shape {tuple(block_table.shape)}; allowed: (W,) or, for entries of shape "
+            f"{tuple(entries.shape)}, one table a row"
+        )
+    _check_positive("width of block_table", block_table.shape[-1])
     entries_per_block = _entries_per_block(block_size, ratio)
     capacity = block_table.shape[-1] * entries_per_block
     if entries.numel() and not -1 <= int(entries.min()) <= int(entries.max()) < capacity:
@@ -314,6 +321,9 @@ def _check_sequences(
     q_start: Tensor, q_len: Tensor, slots: Tensor, block_table: Tensor, block_size: int
 ) -> None:
     _check_positive("block_size", block_size)
+    _check_integer("block_table", block_table)
+    if block_table.dim() != 2:
+        raise SlotMapError(f"block_table has {block_table.dim()} dimensions; allowed: 2")
     for name, value in (("q_start", q_start), ("q_len", q_len), ("slots", slots)):
         _check_integer(name, value)
         if value.shape != (len(block_table),):
@@ -322,9 +332,6 @@ def _check_sequences(
             )
         if bool((value < 0).any()):
             raise SlotMapError(f"{name} is {value.tolist()}; allowed: 0 or more")
-    _check_integer("block_table", block_table)
-    if block_table.dim() != 2:
-        raise SlotMapError(f"block_table has {block_table.dim()} dimensions; allowed: 2")
     if bool((block_table < 0).any()):
         raise SlotMapError(f"block_table has block {int(block_table.min())}; allowed: 0 or more")
     capacity = block_table.shape[1] * block_size

@@ -66,7 +66,8 @@ def rope_rows(frequencies: Tensor, positions: Tensor) -> Tensor:
     """
     angle = positions.to(torch.float32)[:, None] * frequencies[None, :]
     angle = angle.to(torch.float64)
-    return torch.cat([torch.cos(angle), torch.sin(angle)], dim=1).to(torch.float32)
+    # Rounded one by one: at a million positions a float64 table of both would take half a gigabyte more.
+    return torch.cat([torch.cos(angle).to(torch.float32), torch.sin(angle).to(torch.float32)], dim=1)
 
 
 def apply_rope(x: Tensor, positions: Tensor, table: Tensor, *, inverse: bool = False) -> Tensor:
