@@ -196,19 +196,18 @@ class ModelScheduler:
             before = len(sequence.tokens)
             if sequence.finish:
                 self._release(sequence)
-            elif not piece.samples:
+            else:
                 sequence.computed = piece.start + piece.rows
             if not piece.samples:
                 continue
             offer, fails = pending.pop(0)
             if not sequence.finish:
-                self._keep(piece, offer, fails)
+                self._keep(sequence, offer, fails)
             outcomes.append((sequence.seq_id, len(sequence.tokens) - before, sequence.finish))
         ids, kept, finish = zip(*outcomes, strict=True) if outcomes else ((), (), ())
         return list(ids), list(kept), list(finish)
 
-    def _keep(self, piece: Piece, offer: Seq[int], fails: bool) -> None:
-        sequence = piece.sequence
+    def _keep(self, sequence: ModelSequence, offer: Seq[int], fails: bool) -> None:
         if fails or not offer or min(offer) < 0:
             self._end(sequence, FinishReason.ERROR)
             return
@@ -218,7 +217,6 @@ class ModelScheduler:
             if reason:
                 self._end(sequence, reason)
                 return
-        sequence.computed = min(piece.start + piece.rows, len(sequence.tokens) - 1)
 
     def _stop(self, sequence: ModelSequence, token: int) -> FinishReason:
         limits = sequence.limits

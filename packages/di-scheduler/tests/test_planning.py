@@ -1,5 +1,7 @@
 """Which rows a step gets, scenario by scenario. [n] marks a finding of the scheduler specification, section 16."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from di_scheduler import Scheduler, SchedulerConfig, SequenceLimits, StepOrderError, StepPlan, StepPolicy
@@ -31,6 +33,13 @@ def step(scheduler: Scheduler) -> Rows:
     plan = scheduler.plan()
     commit(scheduler, plan)
     return rows(plan)
+
+
+def test_slots_to_spare_admit_no_more_sequences() -> None:
+    scheduler = serving(replace(small_config(blocks=40, seqs=2), num_slots=9), 1, 1, 1)
+    assert step(scheduler) == [(0, 0, 1), (1, 0, 1)]
+    scheduler.abort(0)
+    assert step(scheduler) == [(1, 1, 1), (2, 0, 1)]
 
 
 def test_decode_rows_and_chunks_share_a_mixed_step() -> None:

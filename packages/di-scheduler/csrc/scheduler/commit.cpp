@@ -12,7 +12,7 @@ bool contains(const std::vector<Token>& ids, Token token) {
 
 }  // namespace
 
-Committed Committer::commit(Sequence& sequence, std::int32_t computed, std::span<const Token> tokens) const {
+Committed Committer::commit(Sequence& sequence, std::span<const Token> tokens) const {
   Committed result;
   const bool negative = std::any_of(tokens.begin(), tokens.end(), [](Token token) { return token < 0; });
   if (tokens.empty() || negative) {
@@ -25,8 +25,6 @@ Committed Committer::commit(Sequence& sequence, std::int32_t computed, std::span
     result.finish = check_stop(sequence);
     if (result.finish != FinishReason::kNone) break;
   }
-  // The last token has not been through the model yet.
-  sequence.set_computed(std::min(computed, sequence.length() - 1));
   return result;
 }
 

@@ -22,10 +22,10 @@ class Committer {
  public:
   explicit Committer(std::int32_t length_limit) : length_limit_(length_limit) {}
 
-  // `computed` positions of the sequence are in the cache after this step. Fewer tokens than computed rows
-  // (rejected drafts) shorten the progress; more tokens (forced ones) leave rows for the next step. An offer
-  // that no healthy step makes (no token, a negative one) keeps nothing and ends the sequence with ERROR.
-  Committed commit(Sequence& sequence, std::int32_t computed, std::span<const Token> tokens) const;
+  // Every position of the sequence is in the cache, those of `tokens` are not: each token beyond the first
+  // (forced ones) is one more row for the next step. An offer that no healthy step makes (no token, a
+  // negative one) keeps nothing and ends the sequence with ERROR.
+  Committed commit(Sequence& sequence, std::span<const Token> tokens) const;
 
  private:
   FinishReason check_stop(const Sequence& sequence) const;

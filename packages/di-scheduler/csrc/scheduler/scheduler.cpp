@@ -154,17 +154,14 @@ void Scheduler::check_results(std::span<const Token> tokens, std::span<const std
 
 Committed Scheduler::commit_rows(const PlannedRows& rows, std::span<const Token> tokens, bool failed) {
   Sequence& sequence = *rows.sequence;
-  const std::int32_t computed = rows.q_start + rows.q_len;
   if (sequence.finished()) {  // ended in flight: the device is done with its blocks only now
     cache_.release(sequence);
     return {0, sequence.finish_reason()};
   }
-  if (!rows.samples) {
-    sequence.set_computed(computed);
-    return {};
-  }
+  sequence.set_computed(rows.q_start + rows.q_len);
+  if (!rows.samples) return {};
   const Committed committed =
-      failed ? Committed{0, FinishReason::kError} : committer_.commit(sequence, computed, tokens);
+      failed ? Committed{0, FinishReason::kError} : committer_.commit(sequence, tokens);
   if (committed.finish != FinishReason::kNone) end(rows.sequence, committed.finish);
   return committed;
 }
