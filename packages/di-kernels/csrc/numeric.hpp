@@ -39,6 +39,16 @@ float rounded(float x) {
   return to_float(from_float<T>(x));
 }
 
+template <class T>
+void widen(const T* x, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = to_float(x[i]);
+}
+
+template <class T>
+void narrow(const float* x, int64_t n, T* out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = from_float<T>(x[i]);
+}
+
 // UE8M0 scale byte: 2^(b-127); 255 is NaN.
 inline float ue8m0_to_float(uint8_t b) {
   if (b == 0) return std::bit_cast<float>(uint32_t{0x00400000u});

@@ -115,7 +115,8 @@ Array<T, N> strided(const View& v, const char* name) {
   if (!is<T>(v)) throw nb::type_error((std::string(name) + " must have dtype " + DType<T>::name).c_str());
   if (t.ndim != N) {
     throw nb::value_error(
-        (std::string(name) + " has rank " + std::to_string(t.ndim) + ", expected " + std::to_string(N)).c_str());
+        (std::string(name) + " has rank " + std::to_string(t.ndim) + ", expected " + std::to_string(N))
+            .c_str());
   }
   Array<T, N> out;
   out.data = reinterpret_cast<T*>(static_cast<char*>(t.data) + t.byte_offset);

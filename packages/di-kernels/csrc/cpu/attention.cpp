@@ -98,7 +98,7 @@ class RowSoftmax {
         rescale_(heads) {}
 
   void run(const T* q, int64_t heads, const RowKeys& keys, const float* sink, float scale, T* out) {
-    for (int64_t i = 0; i < heads * dim_; ++i) q_[i] = to_float(q[i]);
+    widen(q, heads * dim_, q_.data());
     std::fill(sum_.begin(), sum_.end(), 0.0f);
     std::fill(maximum_.begin(), maximum_.end(), -kInfinity);
     std::fill(denominator_.begin(), denominator_.end(), 0.0f);

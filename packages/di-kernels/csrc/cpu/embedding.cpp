@@ -18,7 +18,7 @@ void embed(const int32_t* ids, int64_t rows, const Weight& table, T* y) {
       } else {
         std::fill(row.begin(), row.end(), 0.0f);
       }
-      for (int64_t i = 0; i < dim; ++i) y[r * dim + i] = from_float<T>(row[i]);
+      narrow(row.data(), dim, y + r * dim);
     }
   });
 }

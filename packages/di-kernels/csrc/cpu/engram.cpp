@@ -1,10 +1,12 @@
 #include "cpu/engram.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "cpu/formats.hpp"
 #include "cpu/linear.hpp"
+#include "cpu/norm.hpp"
 #include "parallel.hpp"
 
 namespace di {
@@ -21,19 +23,10 @@ int64_t wrapping_product(int64_t a, int64_t b) {
   return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
 }
 
-float inverse_rms(const float* x, int64_t n, float eps) {
-  return 1.0f / std::sqrt(dot_product(x, x, n) / static_cast<float>(n) + eps);
-}
-
 // The gate of one stream (5.6). std::max keeps a NaN that comes first.
 float gate(float similarity) {
   const float root = std::sqrt(std::max(std::fabs(similarity), 1e-6f));
   return 1.0f / (1.0f + std::exp(-std::copysign(root, similarity)));
-}
-
-template <class T>
-void widen(const T* x, int64_t n, float* out) {
-  for (int64_t i = 0; i < n; ++i) out[i] = to_float(x[i]);
 }
 
 // Scratch of one row: query, key, weighted query and value.
@@ -110,7 +103,7 @@ void engram_gather(const int64_t* ids, int64_t count, const EngramTable& table, 
         decode_groups(GroupFormat::fp8, table.values.data + ids[i] * table.values.row_bytes,
                       table.scale + ids[i] * table.scale_stride, dim, row.data());
       }
-      for (int64_t d = 0; d < dim; ++d) y[i * dim + d] = from_float<T>(row[d]);
+      narrow(row.data(), dim, y + i * dim);
     }
   });
 }

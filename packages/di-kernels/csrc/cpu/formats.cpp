@@ -123,7 +123,7 @@ void encode(GroupFormat format, const T* x, int64_t rows, int64_t dim, uint8_t* 
   parallel_for(rows, 8 * dim, [&](int64_t begin, int64_t end) {
     std::vector<float> row(static_cast<size_t>(dim));
     for (int64_t r = begin; r < end; ++r) {
-      for (int64_t i = 0; i < dim; ++i) row[i] = to_float(x[r * dim + i]);
+      widen(x + r * dim, dim, row.data());
       encode_groups(format, row.data(), dim, codes + r * code_stride, scales + r * scale_stride);
     }
   });
@@ -136,7 +136,7 @@ void decode(GroupFormat format, const uint8_t* codes, int64_t code_stride, const
     std::vector<float> row(static_cast<size_t>(dim));
     for (int64_t r = begin; r < end; ++r) {
       decode_groups(format, codes + r * code_stride, scales + r * scale_stride, dim, row.data());
-      for (int64_t i = 0; i < dim; ++i) x[r * dim + i] = from_float<T>(row[i]);
+      narrow(row.data(), dim, x + r * dim);
     }
   });
 }

@@ -1,9 +1,11 @@
 #include "cpu/hyper.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "cpu/linear.hpp"
+#include "cpu/norm.hpp"
 #include "parallel.hpp"
 
 namespace di {
@@ -52,30 +54,19 @@ void add_scaled(const T* x, float factor, bool first, float* sum, int64_t n) {
   }
 }
 
-template <class T>
-void store(const float* sum, T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) y[i] = from_float<T>(sum[i]);
-}
-
 }  // namespace
 
 template <class T>
 void hyper_project(const T* stream, int64_t rows, const Weight& fn, float eps, float* z) {
-  constexpr int64_t kRowBlock = 256;
-  for (int64_t start = 0; start < rows; start += kRowBlock) {
-    const int64_t count = std::min(kRowBlock, rows - start);
-    const InputRows inputs(stream + start * fn.k, count, fn.k, false);
-    std::vector<const float*> pointers;
-    for (int64_t r = 0; r < count; ++r) pointers.push_back(inputs.row(r));
-    project<float>(pointers, fn, 0, fn.n, z + start * fn.n, fn.n);
-    parallel_for(count, fn.k, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        const float mean = dot_product(inputs.row(r), inputs.row(r), fn.k) / static_cast<float>(fn.k);
-        const float rstd = 1.0f / std::sqrt(mean + eps);
-        for (int64_t i = 0; i < fn.n; ++i) z[(start + r) * fn.n + i] *= rstd;
-      }
-    });
-  }
+  linear<T, float>(stream, rows, fn, false, z);
+  parallel_for(rows, 4 * fn.k, [&](int64_t begin, int64_t end) {
+    std::vector<float> trunk(static_cast<size_t>(fn.k));
+    for (int64_t r = begin; r < end; ++r) {
+      widen(stream + r * fn.k, fn.k, trunk.data());
+      const float rstd = inverse_rms(trunk.data(), fn.k, eps);
+      for (int64_t i = 0; i < fn.n; ++i) z[r * fn.n + i] *= rstd;
+    }
+  });
 }
 
 void hyper_coefficients(const float* z, int64_t rows, int64_t m, const HyperParameters& parameters,
@@ -105,7 +96,7 @@ void hyper_pre(const T* stream, const float* pre, T* y, int64_t rows, int64_t m,
       for (int64_t s = 0; s < m; ++s) {
         add_scaled(stream + (r * m + s) * dim, pre[r * m + s], s == 0, sum.data(), dim);
       }
-      store(sum.data(), y + r * dim, dim);
+      narrow(sum.data(), dim, y + r * dim);
     }
   });
 }
@@ -121,7 +112,7 @@ void hyper_post(const T* stream, const T* y, const float* post, const float* com
         for (int64_t i = 0; i < m; ++i) {
           add_scaled(stream + (r * m + i) * dim, comb[(r * m + i) * m + j], false, sum.data(), dim);
         }
-        store(sum.data(), out + (r * m + j) * dim, dim);
+        narrow(sum.data(), dim, out + (r * m + j) * dim);
       }
     }
   });

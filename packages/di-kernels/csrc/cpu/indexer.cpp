@@ -71,7 +71,7 @@ void index_scores(const IndexShape& shape, const T* q, const T* weights, const I
     for (int64_t item = begin; item < end; ++item) {
       const int64_t row = item / tiles, first = item % tiles * kTile;
       if (row != loaded) {
-        for (int64_t i = 0; i < heads * dim; ++i) queries[i] = to_float(q[row * heads * dim + i]);
+        widen(q + row * heads * dim, heads * dim, queries.data());
         loaded = row;
       }
       for (int64_t c = first; c < std::min(first + kTile, targets.width); ++c) {

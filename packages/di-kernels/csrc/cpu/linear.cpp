@@ -62,7 +62,7 @@ InputRows::InputRows(const T* x, int64_t rows, int64_t k, bool quantize)
   parallel_for(rows, 8 * k, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       float* row = values_.get() + r * k;
-      for (int64_t i = 0; i < k; ++i) row[i] = to_float(x[r * k + i]);
+      widen(x + r * k, k, row);
       if (quantize) round_trip_fp8(row, k);
     }
   });
@@ -74,6 +74,9 @@ void project_tile(const float* const* x, int64_t rows, const Weight& weight, int
   dot_tile(x, rows, decoded, count, weight.k, y);
 }
 
+namespace {
+
+// y[r, j] = round(dot(x[r], row begin + j of the weight)) for begin + j < end; y rows are `y_stride` apart.
 template <class T>
 void project(const std::vector<const float*>& x, const Weight& weight, int64_t begin, int64_t end, T* y,
              int64_t y_stride) {
@@ -94,6 +97,8 @@ void project(const std::vector<const float*>& x, const Weight& weight, int64_t b
     }
   });
 }
+
+}  // namespace
 
 template <class TIn, class TOut>
 void linear(const TIn* x, int64_t rows, const Weight& weight, bool quantize_input, TOut* y) {
@@ -123,10 +128,6 @@ void grouped_linear(const T* x, int64_t rows, int64_t groups, const Weight& weig
 
 template InputRows::InputRows(const float*, int64_t, int64_t, bool);
 template InputRows::InputRows(const bf16*, int64_t, int64_t, bool);
-template void project<float>(const std::vector<const float*>&, const Weight&, int64_t, int64_t, float*,
-                             int64_t);
-template void project<bf16>(const std::vector<const float*>&, const Weight&, int64_t, int64_t, bf16*,
-                            int64_t);
 template void linear<float, float>(const float*, int64_t, const Weight&, bool, float*);
 template void linear<float, bf16>(const float*, int64_t, const Weight&, bool, bf16*);
 template void linear<bf16, float>(const bf16*, int64_t, const Weight&, bool, float*);

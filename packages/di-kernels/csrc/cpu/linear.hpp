@@ -36,11 +36,6 @@ class InputRows {
 void project_tile(const float* const* x, int64_t rows, const Weight& weight, int64_t begin, int64_t count,
                   float* decoded, float* y);
 
-// y[r, j] = round(dot(x[r], row begin + j of the weight)) for begin + j < end; y rows are `y_stride` apart.
-template <class T>
-void project(const std::vector<const float*>& x, const Weight& weight, int64_t begin, int64_t end, T* y,
-             int64_t y_stride);
-
 // x [rows, k], y [rows, n], contiguous.
 template <class TIn, class TOut>
 void linear(const TIn* x, int64_t rows, const Weight& weight, bool quantize_input, TOut* y);

@@ -1,6 +1,7 @@
 #include "cpu/moe.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "cpu/formats.hpp"
@@ -217,12 +218,12 @@ void combine(const T* shared, const T* routed, T* y, int64_t rows, int64_t slots
   parallel_for(rows, slots * dim, [&](int64_t begin, int64_t end) {
     std::vector<float> sum(static_cast<size_t>(dim));
     for (int64_t r = begin; r < end; ++r) {
-      for (int64_t i = 0; i < dim; ++i) sum[i] = to_float(shared[r * dim + i]);
+      widen(shared + r * dim, dim, sum.data());
       for (int64_t s = 0; s < slots; ++s) {
         const T* output = routed + (r * slots + s) * dim;
         for (int64_t i = 0; i < dim; ++i) sum[i] += to_float(output[i]);
       }
-      for (int64_t i = 0; i < dim; ++i) y[r * dim + i] = from_float<T>(sum[i]);
+      narrow(sum.data(), dim, y + r * dim);
     }
   });
 }

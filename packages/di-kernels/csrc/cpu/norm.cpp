@@ -1,26 +1,24 @@
 #include "cpu/norm.hpp"
 
+#include <cmath>
 #include <vector>
 
-#include "cpu/reduce.hpp"
+#include "cpu/linear.hpp"
 #include "cpu/weight.hpp"
 #include "parallel.hpp"
 
 namespace di {
-namespace {
-
-DI_MULTIVERSION
-float square_sum(const float* x, int64_t n) { return dot(x, x, n); }
-
-}  // namespace
+float inverse_rms(const float* x, int64_t n, float eps) {
+  return 1.0f / std::sqrt(dot_product(x, x, n) / static_cast<float>(n) + eps);
+}
 
 template <class T>
 void rms_norm(const T* x, const uint8_t* weight, T* y, int64_t rows, int64_t dim, float eps) {
   parallel_for(rows, 4 * dim, [&](int64_t begin, int64_t end) {
     std::vector<float> row(static_cast<size_t>(dim));
     for (int64_t r = begin; r < end; ++r) {
-      for (int64_t i = 0; i < dim; ++i) row[i] = to_float(x[r * dim + i]);
-      const float rstd = 1.0f / std::sqrt(square_sum(row.data(), dim) / static_cast<float>(dim) + eps);
+      widen(x + r * dim, dim, row.data());
+      const float rstd = inverse_rms(row.data(), dim, eps);
       for (int64_t i = 0; i < dim; ++i) {
         y[r * dim + i] = from_float<T>((row[i] * rstd) * load_unaligned<float>(weight, i));
       }

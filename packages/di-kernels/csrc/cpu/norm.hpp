@@ -6,6 +6,9 @@
 
 namespace di {
 
+// 1/sqrt(mean(x^2) + eps) of a vector of n values.
+float inverse_rms(const float* x, int64_t n, float eps);
+
 // y[r] = round((x[r] * rstd) * weight), rstd = 1/sqrt(mean(x^2) + eps); x, y [rows, dim] contiguous; weight
 // [dim] float32 at any address.
 template <class T>

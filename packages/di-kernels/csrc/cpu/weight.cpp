@@ -7,7 +7,7 @@ namespace di {
 namespace {
 
 template <class T>
-inline void widen(const uint8_t* row, int64_t k, float* out) {
+inline void widen_unaligned(const uint8_t* row, int64_t k, float* out) {
   for (int64_t i = 0; i < k; ++i) out[i] = to_float(load_unaligned<T>(row, i));
 }
 
@@ -21,10 +21,10 @@ void decode_rows(const Weight& weight, int64_t begin, int64_t count, float* out)
     float* target = out + j * weight.k;
     switch (weight.format) {
       case WeightFormat::float32:
-        widen<float>(row, weight.k, target);
+        widen_unaligned<float>(row, weight.k, target);
         break;
       case WeightFormat::bfloat16:
-        widen<bf16>(row, weight.k, target);
+        widen_unaligned<bf16>(row, weight.k, target);
         break;
       case WeightFormat::fp8:
         decode_groups(GroupFormat::fp8, row, weight.scale + n / 32 * weight.scale_row_bytes, weight.k,
