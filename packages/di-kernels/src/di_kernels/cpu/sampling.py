@@ -69,9 +69,15 @@ def apply_penalties(
     frequency: Tensor,
 ) -> None:
     """See :func:`di_kernels.ops.sampling.apply_penalties`."""
-    entries = (row_starts, token_ids, output_counts)
-    factors = (repetition, presence, frequency)
-    _native.apply_penalties(logits, *(t.contiguous() for t in entries), *(t.contiguous() for t in factors))
+    _native.apply_penalties(
+        logits,
+        row_starts.contiguous(),
+        token_ids.contiguous(),
+        output_counts.contiguous(),
+        repetition.contiguous(),
+        presence.contiguous(),
+        frequency.contiguous(),
+    )
 
 
 def apply_bias(logits: Tensor, row_starts: Tensor, token_ids: Tensor, values: Tensor) -> None:
@@ -90,8 +96,16 @@ def sample(
 ) -> Tensor:
     """See :func:`di_kernels.ops.sampling.sample`."""
     out = torch.empty(logits.shape[0], dtype=torch.int64)
-    parameters = (temperature, top_k, top_p, min_p, seeds, positions)
-    _native.sample(_rows(logits), *(t.contiguous() for t in parameters), out)
+    _native.sample(
+        _rows(logits),
+        temperature.contiguous(),
+        top_k.contiguous(),
+        top_p.contiguous(),
+        min_p.contiguous(),
+        seeds.contiguous(),
+        positions.contiguous(),
+        out,
+    )
     return out
 
 
