@@ -106,7 +106,7 @@ def test_a_pair_depends_on_itself_only(device: str) -> None:
     for i in range(20):
         alone = pairs(last[i : i + 1], first[i : i + 1], slot[i : i + 1], cell[i : i + 1], device)
         assert_same_bits(compress_pairs(fresh, ring, alone, torch.float32), together[i : i + 1])
-    with threads(1):
+    with threads(3):
         assert_same_bits(
             compress_pairs(fresh, ring, pairs(last, first, slot, cell, device), torch.float32), together
         )

@@ -126,7 +126,7 @@ def test_a_row_depends_on_itself_only(device: str, dtype: torch.dtype) -> None:
     q, weights, pages, visible = case(Hostile.OUTLIERS, dtype)
     q, weights, pages, visible = q.to(device), weights.to(device), moved(pages, device), visible.to(device)
     together = index_scores(q, weights, pages, visible, None)
-    with threads(1):
+    with threads(3):
         assert_same_bits(index_scores(q, weights, pages, visible, None), together)
     for row in range(5):
         own = slice(row, row + 1)
@@ -203,7 +203,8 @@ def test_candidates_equal_the_reference(device: str, kind: Hostile) -> None:
     scores = hostile(kind, 8, 67)
     visible = int32(0, 1, 7, 8, 9, 40, 66, 67)
     for block_size, top in ((1, 5), (8, 1), (8, 3), (16, 40)):
-        blocks = candidate_blocks(scores.to(device), visible.to(device), block_size, top)
+        with threads(3):
+            blocks = candidate_blocks(scores.to(device), visible.to(device), block_size, top)
         assert_same_bits(blocks.cpu(), reference.candidate_blocks(scores, visible, block_size, top))
         entries = candidate_entries(blocks, visible.to(device), block_size)
         assert_same_bits(entries.cpu(), reference.candidate_entries(blocks.cpu(), visible, block_size))

@@ -243,7 +243,8 @@ def test_combination_equals_the_reference(dtype: torch.dtype, kind: Hostile, dev
         assert_same_values(combine(shared.to(device), layout.to(device)).cpu(), expected)
     for count in (1, 2):
         with threads(count):
-            assert_same_values(combine(shared[3:4], routed[3:4])[0], expected[3])
+            assert_same_values(combine(shared, routed), expected)
+    assert_same_values(combine(shared[3:4], routed[3:4])[0], expected[3])
 
 
 def test_bad_arguments_are_refused() -> None:
