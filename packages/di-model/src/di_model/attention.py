@@ -80,7 +80,9 @@ class Attention:
         )
         out = sparse_attention(q, keys, entries, self.weights.sink, self.scale)
         out = apply_rope(out, positions, self.rope_table, inverse=True)
-        low_rank = grouped_linear(out.view(rows, groups, -1), self.weights.wo_a, groups)
+        low_rank = grouped_linear(
+            out.view(rows, groups, heads // groups * self.text.head_dim), self.weights.wo_a, groups
+        )
         return project(low_rank, self.weights.wo_b, self.numerics)
 
     def store(self, fresh: Tensor, step: Step) -> None:

@@ -98,8 +98,10 @@ class DraftModel:
         hidden = hyper_pre(stream, pre)
         normed = rms_norm(hidden, self.weights.norm, self.text.rms_norm_eps)
         logits = linear(normed, self.head, out_dtype=torch.float32)
-        shape = (tokens.shape[0], length, -1)
-        return DraftBlock(hidden.view(shape), logits.view(shape))
+        count = tokens.shape[0]
+        return DraftBlock(
+            hidden.view(count, length, hidden.shape[1]), logits.view(count, length, logits.shape[1])
+        )
 
     def markov_logits(self, logits: Tensor, previous: Tensor) -> Tensor:
         """Logits ``[sequences, vocab]`` of one block position plus the Markov term of the token before it (8.4)."""

@@ -38,7 +38,9 @@ def attention(
     columns = window_columns(state.positions, setting.text.sliding_window)[:, : state.window_columns]
     if role.kv_source is not None:
         if weights.compressor is not None:
-            compress(x, role, weights.compressor, weights.indexer, state, setting, trace)
+            compress(x, role, weights.compressor, state, setting, trace)
+        if weights.indexer is not None and role.is_index_k_source:
+            make_index_keys(role, weights.indexer, state, setting, trace)
         if weights.indexer is not None:
             select_entries(x, q_latent, role, weights.indexer, state, setting, trace)
         selected = state.selected if topk is None else topk
@@ -87,27 +89,37 @@ def compress(
     x: Tensor,
     role: LayerRole,
     weights: CompressorWeights,
-    index: IndexerWeights | None,
     state: SequenceState,
     setting: Setting,
     trace: Recorder,
 ) -> None:
-    """Put compressed entries of all rows, and the index keys made from them, into the state (7, 8.1).
+    """Put compressed entries of all rows, and the latents they come from, into the state (7).
 
     The one KV source among the consumer layers is the first of them, so each source reads its own hidden rows
     (12.2).
     """
-    table = state.rope.for_layer(role)
-    latent = setting.norm(_pool(x, weights, role.ratio), weights.norm)
-    first_tokens = torch.arange(len(latent), dtype=torch.int32) * role.ratio
-    entries = round_trip(_rotate(latent, first_tokens, table), setting.entry_format)
-    state.compressed[role.index] = entries
-    trace(Traced.COMPRESSED_KV, role.index, entries)
-    if index is not None and index.wk is not None and index.k_norm is not None:
-        key = setting.norm(setting.project(latent, index.wk), index.k_norm)
-        keys = round_trip(_rotate(key, first_tokens, table), setting.index_format)
-        state.index_keys[role.index] = keys
-        trace(Traced.INDEX_K, role.index, keys)
+    state.latent = setting.norm(_pool(x, weights, role.ratio), weights.norm)
+    entries = _rotate(state.latent, _first_tokens(state.latent, role), state.rope.for_layer(role))
+    state.compressed[role.index] = round_trip(entries, setting.entry_format)
+    trace(Traced.COMPRESSED_KV, role.index, state.compressed[role.index])
+
+
+def make_index_keys(
+    role: LayerRole, weights: IndexerWeights, state: SequenceState, setting: Setting, trace: Recorder
+) -> None:
+    """Put index keys, made from the latents of the layer's KV source, into the state (8.1)."""
+    assert state.latent is not None  # the layer or one before it is a KV source
+    assert weights.wk is not None  # an index-key source has both
+    assert weights.k_norm is not None
+    key = setting.norm(setting.project(state.latent, weights.wk), weights.k_norm)
+    key = _rotate(key, _first_tokens(state.latent, role), state.rope.for_layer(role))
+    state.index_keys[role.index] = round_trip(key, setting.index_format)
+    trace(Traced.INDEX_K, role.index, state.index_keys[role.index])
+
+
+def _first_tokens(latent: Tensor, role: LayerRole) -> Tensor:
+    """Position of the first token of each entry, which it is rotated by."""
+    return torch.arange(len(latent), dtype=torch.int32) * role.ratio
 
 
 def _pool(x: Tensor, weights: CompressorWeights, ratio: int) -> Tensor:

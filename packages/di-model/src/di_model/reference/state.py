@@ -62,6 +62,7 @@ class SequenceState:
         ids: int32 ``[T]`` tokens.
         positions: int32 ``[T]``, ``0..T-1``.
         rope: rotary tables of at least ``T`` positions.
+        latent: un-rotated latents ``[entries, hd]`` of the latest KV source.
         compressed: compressed entries ``[entries, hd]`` by KV source layer.
         index_keys: index keys ``[entries, di]`` by index-key source layer.
         selected: int32 ``[T, topk]`` selection of the latest index source.
@@ -75,6 +76,7 @@ class SequenceState:
     positions: Tensor
     rope: RopeTables
     window_columns: int
+    latent: Tensor | None = None
     compressed: dict[int, Tensor] = field(default_factory=dict)
     index_keys: dict[int, Tensor] = field(default_factory=dict)
     selected: Tensor | None = None
