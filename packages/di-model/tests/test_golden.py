@@ -26,7 +26,7 @@ from di_model.golden import (
 from di_model.golden.files import GoldenFile
 from di_model.numerics import Numerics
 from di_model.reference import ReferenceModel
-from di_model.testing import write_checkpoint
+from di_model.testing import tiny_config, write_checkpoint
 from di_model.trace import Trace, Traced
 from numpy.typing import NDArray
 
@@ -232,6 +232,71 @@ def test_layers_in_release_numerics(tmp_path: Path, runner: Callable[[Numerics],
     ):
         save(path, {**arrays, key: damaged})
         assert missed(list(check_quantized_layers(path, model))) == expected
+
+
+def _narrow(arrays: Arrays, runner: ReferenceRunner) -> Arrays:
+    """Selections as wide as there are entries, as the release stores them for a short prompt."""
+    roles = runner.config.text.layers
+    return {
+        name: value[:, : len(IDS) // roles[int(name.split(".")[1])].ratio]
+        if name.startswith("topk.")
+        else value
+        for name, value in arrays.items()
+    }
+
+
+def test_selections_of_a_prompt_with_fewer_entries_than_topk(tmp_path: Path) -> None:
+    path = write_checkpoint(tmp_path, tiny_config(text={"index_topk": 64}), seed=3)
+    checkpoint = load_checkpoint(path)
+    engram = derive_engram(checkpoint.config, path)
+    for numerics, name, check in (
+        (Numerics.FLOAT32, "x_fp32_layers.npz", check_layers),
+        (Numerics.RELEASE, "x_quant_layers.npz", check_quantized_layers),
+    ):
+        model = ReferenceRunner(ReferenceModel(checkpoint.config, checkpoint.weights, engram, numerics))
+        arrays = _narrow(_layers(model), model)
+        assert arrays["topk.1"].shape == (30, 15)
+        assert missed(list(check(save(tmp_path / name, arrays), model))) == []
+        arrays["topk.1"] = np.where(arrays["topk.1"] > 0, arrays["topk.1"] - 1, -1)
+        assert "layer 1" in missed(list(check(save(tmp_path / name, arrays), model)))
+
+
+def test_wide_rows_have_more_chances_of_one_odd_rounding(tmp_path: Path) -> None:
+    """At hidden 128 the bar is 0.9 squared: 5 of 30 spoiled rows pass, 6 do not; choices keep 0.9."""
+    path = write_checkpoint(tmp_path, tiny_config(text={"hidden_size": 128}), seed=3)
+    checkpoint = load_checkpoint(path)
+    engram = derive_engram(checkpoint.config, path)
+    model = ReferenceRunner(ReferenceModel(checkpoint.config, checkpoint.weights, engram, Numerics.RELEASE))
+    arrays = _layers(model)
+    for key, rows, expected in (
+        ("ffn_out.4.bf16", 5, []),
+        ("ffn_out.4.bf16", 6, ["layer 4"]),
+        ("moe_expert.4", 2, []),
+        ("moe_expert.4", 3, ["layer 4"]),
+    ):
+        damaged = arrays[key].copy()
+        damaged[:rows] ^= 1
+        save(tmp_path / "x_quant_layers.npz", {**arrays, key: damaged})
+        results = check_quantized_layers(tmp_path / "x_quant_layers.npz", model)
+        assert missed(list(results)) == expected
+
+
+def test_every_layer_with_any_array_is_a_case(
+    tmp_path: Path, runner: Callable[[Numerics], ReferenceRunner]
+) -> None:
+    model = runner(Numerics.FLOAT32)
+    arrays = {name: value for name, value in _layers(model).items() if name in ("ids", "topk.3")}
+    path = save(tmp_path / "x_fp32_layers.npz", arrays)
+    assert [result.case for result in check_layers(path, model)] == ["layer 3"]
+
+
+@pytest.mark.parametrize("check", [check_logits, check_decode, check_layers, check_quantized_layers])
+def test_a_file_without_a_case_is_an_error(
+    tmp_path: Path, runner: Callable[[Numerics], ReferenceRunner], check: Callable[..., Iterator[CaseResult]]
+) -> None:
+    path = save(tmp_path / "x.npz", {"ids": IDS.numpy(), "unknown": np.zeros(3)})
+    with pytest.raises(ValueError, match=r"x\.npz holds nothing that check_\w+ knows"):
+        list(check(path, runner(Numerics.RELEASE)))
 
 
 def test_a_selection_is_as_good_only_among_equal_scores(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import enum
+import functools
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Concatenate, ParamSpec
 
 import numpy as np
 import torch
@@ -56,6 +59,26 @@ class CaseResult:
     case: str
     figure: str
     passed: bool
+
+
+P = ParamSpec("P")
+Check = Callable[Concatenate[str | Path, P], Iterator[CaseResult]]
+"""Reads a golden file and yields a result a case."""
+
+
+def never_silent(check: Check[P]) -> Check[P]:
+    """The check, which raises ValueError where it found nothing to compare: an empty file must not pass."""
+
+    @functools.wraps(check)
+    def run(path: str | Path, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[CaseResult]:
+        count = 0
+        for result in check(path, *args, **kwargs):
+            count += 1
+            yield result
+        if count == 0:
+            raise ValueError(f"{Path(path).name} holds nothing that {check.__name__} knows")
+
+    return run
 
 
 class GoldenFile:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from di_model.golden.files import CaseResult, GoldenFile, largest_difference
+from di_model.golden.files import CaseResult, GoldenFile, largest_difference, never_silent
 from di_model.golden.runners import DecodeResult, Runner
 from di_model.trace import Trace, Traced
 
@@ -19,6 +19,7 @@ LOWPREC_RMS = 0.35
 """Largest allowed relative RMS of quantized logits end to end: it catches gross errors only."""
 
 
+@never_silent
 def check_logits(path: str | Path, runner: Runner) -> Iterator[CaseResult]:
     """Cases of ``{preset}_fp32_logits.npz``; ``runner`` in float32 numerics."""
     file = GoldenFile(path)
@@ -61,11 +62,21 @@ def _candidates(file: GoldenFile, prompt: str, runner: Runner, trace: Trace, row
     expected = torch.from_numpy(np.unpackbits(packed.numpy(), axis=1)).bool()
     blocks = trace.get(Traced.CANDIDATES, source)[queries]
     position = torch.arange(expected.shape[1])
-    kept = (position[None, :, None] // text.candidate_block_size == blocks[:, None, :]).any(dim=2)
+    kept = _in_blocks(blocks, position // text.candidate_block_size)
     visible = position < ((queries + 1) // text.layers[source].ratio)[:, None]
     return file.equal(case, kept & visible, expected & visible)
 
 
+def _in_blocks(blocks: Tensor, block: Tensor) -> Tensor:
+    """Whether each row's ``blocks [rows, n]`` (-1: none) hold ``block [positions]``: bool ``[rows, positions]``."""
+    # One column more takes what is no block.
+    count = max(int(blocks.max()), int(block.max())) + 1
+    held = torch.zeros((len(blocks), count + 1), dtype=torch.bool)
+    held.scatter_(1, torch.where(blocks < 0, count, blocks).long(), True)
+    return held[:, block]
+
+
+@never_silent
 def check_decode(path: str | Path, runner: Runner) -> Iterator[CaseResult]:
     """Cases of ``{preset}_fp32_decode.npz``; ``runner`` in float32 numerics."""
     file = GoldenFile(path)
@@ -100,6 +111,7 @@ def _drafts(file: GoldenFile, prompt: str, greedy: Tensor, result: DecodeResult)
         )
 
 
+@never_silent
 def check_lowprec(path: str | Path, quantized: Runner | None, plain: Runner | None) -> Iterator[CaseResult]:
     """Cases of ``{preset}_lowprec_logits.npz``, end to end.
 

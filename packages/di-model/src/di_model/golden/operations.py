@@ -22,7 +22,7 @@ from di_kernels.reference import linear as reference_linear
 from di_kernels.reference import moe as reference_moe
 from torch import Tensor
 
-from di_model.golden.files import CaseResult, GoldenFile
+from di_model.golden.files import CaseResult, GoldenFile, never_silent
 
 CLOSE = 1e-6
 """Allowed difference of float32 values below about 2 that pass through an exponential."""
@@ -113,6 +113,7 @@ def dispatched_operations() -> OperationSet:
     )
 
 
+@never_silent
 def check_operations(path: str | Path, operations: OperationSet) -> Iterator[CaseResult]:
     """Cases of ``ops.npz``: quantizers, products and attention bit for bit, choices equal, the rest close."""
     file = GoldenFile(path)

@@ -13,7 +13,7 @@ from di_kernels.reference.engram import engram_hash, engram_windows
 from torch import Tensor
 
 from di_model.engram_tables import compressed_vocabulary, hash_multipliers
-from di_model.golden.files import CaseResult, GoldenFile
+from di_model.golden.files import CaseResult, GoldenFile, never_silent
 from di_model.primes import engram_primes
 from di_model.tokenizer import open_tokenizer
 
@@ -22,11 +22,14 @@ RELEASED_ENGRAM_LAYERS = (1, 14)
 PAD_TOKEN = 2
 
 
+@never_silent
 def check_tokenizer(path: str | Path, tokenizer: str | Path) -> Iterator[CaseResult]:
     """Cases of ``tokenizer_cases.json``: ids and both decodings of every text, with the released tokenizer."""
     name = Path(path).name
     cases: list[dict[str, Any]] = json.loads(Path(path).read_text(encoding="utf-8"))["cases"]
     raw = open_tokenizer(tokenizer)
+    if not cases:
+        return
     for key, actual in (
         ("ids", [raw.encode(case["text"], add_special_tokens=False).ids for case in cases]),
         ("decoded", [raw.decode(case["ids"], skip_special_tokens=False) for case in cases]),
@@ -39,6 +42,7 @@ def check_tokenizer(path: str | Path, tokenizer: str | Path) -> Iterator[CaseRes
         yield CaseResult(name, key.replace("_", " "), figure, not missed)
 
 
+@never_silent
 def check_engram(path: str | Path, tokenizer: str | Path) -> Iterator[CaseResult]:
     """Cases of ``engram_released.npz``: vocabulary map, constants, and hash ids of texts."""
     file = GoldenFile(path)
