@@ -32,5 +32,5 @@ def test_a_call_on_such_a_device_raises() -> None:
 
 
 def test_an_operation_that_no_backend_has_is_named() -> None:
-    with pytest.raises(KernelUnavailableError, match="operation norm.softmax has no cpu kernel"):
+    with pytest.raises(KernelUnavailableError, match=r"operation norm\.softmax has no cpu kernel"):
         kernel("norm", "softmax", torch.empty(0))
