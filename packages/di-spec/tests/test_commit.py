@@ -83,6 +83,8 @@ def test_held_back_text_is_let_go_at_every_other_end() -> None:
         assert request(stop="STOP").commit(ids, finish=finish).text == "aST"
     output = request(stop="STOP")
     assert output.commit(tokens("aST")).text == "a"
+    half = request(stop="STOP")
+    assert half.commit([*tokens("aST"), 0xF0], finish=FinishReason.LENGTH).text == "aST\ufffd"
     closed = output.close(FinishReason.ABORT)
     assert (closed.text, closed.finish_reason.label, closed.token_ids) == ("ST", "abort", ())
 
@@ -150,6 +152,13 @@ def test_bytes_of_logprob_entries_keep_the_stop_string() -> None:
     delta = request(stop="bc", logprobs=0).commit(ids, described(ids))
     assert delta.logprobs is not None
     assert (delta.text, [entry.bytes for entry in delta.logprobs]) == ("a", [b"a", b"b", b"c"])
+
+
+def test_bytes_of_logprob_entries_leave_out_the_stop_token() -> None:
+    ids = tokens("a!")
+    delta = request(stop_token_ids=[33], logprobs=0).commit(ids, described(ids), FinishReason.STOP_TOKEN)
+    assert delta.logprobs is not None
+    assert (delta.text, [entry.bytes for entry in delta.logprobs]) == ("a", [b"a", b""])
 
 
 def test_a_request_that_made_no_token_has_no_text() -> None:

@@ -54,8 +54,9 @@ def test_special_tokens() -> None:
 
 
 def test_prompt_that_ends_inside_a_character() -> None:
-    prompt, rest = list("x😀".encode()[:-2]), list("x😀".encode()[-2:])
-    assert deltas(rest, prompt=prompt) == ["", "😀", ""]
+    for cut in (1, 2, 3):
+        prompt, rest = list("x😀".encode()[:-cut]), list("x😀".encode()[-cut:])
+        assert deltas(rest, prompt=prompt) == [""] * (cut - 1) + ["😀", ""]
     assert deltas([0x41], prompt=list("é".encode())) == ["A", ""]
 
 

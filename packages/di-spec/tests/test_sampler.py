@@ -89,6 +89,13 @@ def test_draws_depend_on_seed_and_position() -> None:
     assert len(by_position) > 10
 
 
+def test_seeds_are_64_bits_wide() -> None:
+    seeds = (5, 2**62 + 5, 2**63 + 5, 2**64 - 1, -1)
+    draws = [tuple(generate(2, state(seed=seed, temperature=2.0), 6)) for seed in seeds]
+    assert draws[3] == draws[4]
+    assert len(set(draws)) == 4
+
+
 def test_children_of_one_request_differ_and_are_stable() -> None:
     def run() -> list[tuple[int, ...]]:
         children = SamplingParams(n=8, seed=3, temperature=1.2).children()
@@ -161,6 +168,12 @@ def test_penalties_follow_the_committed_tokens() -> None:
     assert chosen == [9, 9, 20, 9, 20, 0]
 
 
+def test_tokens_of_one_commit_count_each() -> None:
+    sampling = state(temperature=0.0, frequency_penalty=1.5)
+    sampling.record([9, 9, 9])  # 5 - 4.5 is less than the 1 of token 0
+    assert Sampler().sample(peaked(9), [sampling], [3]).token_ids.tolist() == [0]
+
+
 def test_repetition_penalty_counts_the_prompt() -> None:
     logits = peaked(9)
     assert (
@@ -182,6 +195,11 @@ def test_min_tokens(min_tokens: int, wanted: int) -> None:
         tokens.append(int(Sampler().sample(logits, [sampling], [position]).token_ids[0]))
         sampling.record(tokens[-1:])
     assert tokens == [0] * min_tokens + [wanted]
+
+
+def test_bias_and_min_tokens_keep_apart() -> None:
+    sampling = state(temperature=0.0, min_tokens=1, logit_bias={EOS: 100, 20: 10})
+    assert Sampler().sample(peaked(EOS), [sampling], [3]).token_ids.tolist() == [20]
 
 
 @pytest.mark.parametrize("penalty", [2.0**-126, (2 - 2.0**-23) * 2.0**127])
@@ -235,7 +253,8 @@ def test_row_that_is_not_finite_fails_alone(bad: float, params: dict[str, object
     assert output.errors == (None, NOT_FINITE, None)
     assert output.token_ids[[0, 2]].tolist() == clean.token_ids[[0, 2]].tolist()
     assert output.logprobs == (clean.logprobs[0], None, clean.logprobs[2])
-    assert (sampler.stats.rows, sampler.stats.not_finite) == (6, 1)
+    stats = sampler.stats
+    assert (stats.rows, stats.not_finite, stats.nothing_to_draw) == (6, 1, 0)
 
 
 def test_request_that_forbids_every_token_fails_alone() -> None:
