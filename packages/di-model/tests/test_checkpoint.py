@@ -145,6 +145,26 @@ def test_weights_stay_in_the_mapped_files(checkpoint: Path) -> None:
     assert all(any(tensor.data_ptr() in area for area in mapped) for tensor in tensors)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs sparse files")
+def test_a_shard_larger_than_memory_is_mapped(tmp_path: Path) -> None:
+    """Two Engram tables of 1.1 TB in a file that is all hole: nothing may be charged for them."""
+    raw = tiny_config(text={"engram_vocab_size": 1 << 28, "engram_head_dim": 1024})
+    header, end = {}, 0
+    for spec in expected_tensors(ModelConfig.from_dict(raw)).values():
+        offsets = [end, end + spec.nbytes]
+        header[spec.name] = {"dtype": spec.dtype, "shape": spec.shape, "data_offsets": offsets}
+        end += spec.nbytes
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    blob = json.dumps(header).encode()
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.write(len(blob).to_bytes(8, "little") + blob)
+        file.truncate(8 + len(blob) + end)
+    engram = load_checkpoint(tmp_path).weights.layers[0].engram
+    assert engram is not None
+    assert engram.table.data.nbytes > 1 << 40
+    assert not engram.table.data[-1].any()
+
+
 def test_loading_outlives_the_call_and_the_file_name(checkpoint: Path) -> None:
     """Views keep the mapping alive after the shards are closed and unlinked."""
     weights = load_checkpoint(checkpoint).weights

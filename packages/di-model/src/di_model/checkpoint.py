@@ -7,13 +7,14 @@ spec, section 5.
 from __future__ import annotations
 
 import json
+import mmap
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from di_model.assemble import assemble
@@ -46,6 +47,8 @@ __all__ = [
 
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
+_WIDE_TYPES = {"F32": torch.float32, "BF16": torch.bfloat16}
+"""Torch types of what a model stores in more than one byte."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +69,9 @@ def load_checkpoint(path: str | Path, *, config: ModelConfig | None = None, draf
         config: configuration to use instead of the directory's own.
         draft: False leaves the draft model out; its tensors are then not needed (5.9).
 
-    Tensors are views of private memory maps: FP8 and MXFP4 codes and their scales as uint8, everything else
-    in its stored type. Only a tensor whose offset in the file is no multiple of its element size is copied,
-    because native code may not read it in place.
+    Tensors are views of read-only memory maps, so writing to one ends the process: FP8 and MXFP4 codes and their
+    scales are uint8, everything else has its stored type. Only a tensor whose offset in the file is no multiple
+    of its element size is copied, because native code may not read it in place.
 
     Raises FileNotFoundError (no directory, no ``config.json``), ConfigError, or CheckpointError with every
     problem of the files: shards missing, truncated or contradicting themselves, tensors missing, unexpected,
@@ -201,21 +204,41 @@ def _unindexed(
 
 
 def _map_tensors(directory: Path, plan: CheckpointPlan) -> dict[str, Tensor]:
-    """Every planned tensor by canonical name, each shard opened once."""
+    """Every planned tensor by canonical name, each shard mapped once."""
     tensors: dict[str, Tensor] = {}
     for shard, planned in sorted(plan.shards.items()):
+        header = read_shard_header(directory / shard)
+        if header.problems:  # the file has changed since it was checked
+            raise CheckpointError(str(directory), header.problems)
         try:
-            with safe_open(directory / shard, framework="pt") as file:
-                for item in planned:
-                    tensors[item.spec.name] = _stored(file.get_tensor(item.stored_name), item)
-        except (SafetensorError, OSError) as error:
+            mapped = _map_file(directory / shard)
+        except OSError as error:
             problem = Problem(ProblemKind.UNREADABLE_SHARD, shard, str(error))
             raise CheckpointError(str(directory), [problem]) from error
+        # The tensors tile the data, which ends where the file does.
+        data = mapped[len(mapped) - max(entry.end for entry in header.entries.values()) :]
+        for item in planned:
+            entry = header.entries[item.stored_name]
+            tensors[item.spec.name] = _stored(data[entry.begin : entry.end], item)
     return tensors
 
 
-def _stored(tensor: Tensor, item: PlannedTensor) -> Tensor:
-    size = DTYPE_BYTES[item.spec.dtype]
-    if size == 1:
-        return tensor.view(torch.uint8)
-    return tensor if tensor.data_ptr() % size == 0 else tensor.clone()
+def _map_file(path: Path) -> Tensor:
+    """All bytes of a file, uint8, in a read-only map.
+
+    The private writable map that ``safetensors`` makes is charged against memory as a whole: Linux then refuses a
+    shard that is larger than the machine's memory, as the two of the Engram tables are (101 GB each).
+    """
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    with warnings.catch_warnings():
+        # Torch knows no read-only tensors and says so.
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.frombuffer(mapped, dtype=torch.uint8)
+
+
+def _stored(data: Tensor, item: PlannedTensor) -> Tensor:
+    """The bytes ``data`` as the tensor that they hold; one-byte types as uint8."""
+    if data.data_ptr() % DTYPE_BYTES[item.spec.dtype]:
+        data = data.clone()
+    return data.view(_WIDE_TYPES.get(item.spec.dtype, torch.uint8)).view(item.spec.shape)
