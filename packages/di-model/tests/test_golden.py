@@ -281,6 +281,19 @@ def test_wide_rows_have_more_chances_of_one_odd_rounding(tmp_path: Path) -> None
         assert missed(list(results)) == expected
 
 
+def test_inputs_that_are_not_stored_are_what_the_layer_before_left(
+    tmp_path: Path, runner: Callable[[Numerics], ReferenceRunner]
+) -> None:
+    model = runner(Numerics.RELEASE)
+    arrays = _layers(model)
+    dropped = {"in_stream.1.bf16", "in_stream.2.bf16", "in_stream.5.bf16", "in_mix.3", "in_mix.5"}
+    assert dropped <= arrays.keys()
+    path = save(tmp_path / "x_quant_layers.npz", {key: arrays[key] for key in arrays.keys() - dropped})
+    results = list(check_quantized_layers(path, model))
+    assert missed(results) == []
+    assert len(results) == 6
+
+
 def test_every_layer_with_any_array_is_a_case(
     tmp_path: Path, runner: Callable[[Numerics], ReferenceRunner]
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -112,7 +112,7 @@ def check_quantized_layers(
 
 
 def _inputs(file: GoldenFile, text: TextConfig) -> LayerInputs:
-    def arrays(name: Traced) -> Mapping[int, Tensor]:
+    def arrays(name: Traced) -> dict[int, Tensor]:
         return {layer: file[f"{name}.{layer}"] for layer in file.layers(name)}
 
     selections = {
@@ -123,8 +123,19 @@ def _inputs(file: GoldenFile, text: TextConfig) -> LayerInputs:
         for role in text.layers
         if role.index_source is not None and role.index_source in selections
     }
+    # Where an input is not stored, it is what the layer before left, unless an Engram changed it.
+    left = {layer + 1: stream for layer, stream in arrays(Traced.OUT_STREAM).items()}
+    left = {
+        role.index: left[role.index] for role in text.layers if role.index in left and role.engram is None
+    }
+    in_stream = left | arrays(Traced.ENGRAM_OUT) | arrays(Traced.IN_STREAM)
+    in_mix = {layer + 1: mix for layer, mix in arrays(Traced.OUT_MIX).items()} | arrays(Traced.IN_MIX)
     return LayerInputs(
-        file["ids"], arrays(Traced.ENGRAM_IN), arrays(Traced.IN_STREAM), arrays(Traced.IN_MIX), topk
+        file["ids"],
+        arrays(Traced.ENGRAM_IN),
+        {layer: stream for layer, stream in in_stream.items() if layer in in_mix},
+        in_mix,
+        topk,
     )
 
 
