@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -257,7 +258,10 @@ def test_long_lists_are_counted_not_spelled_out() -> None:
     assert len(str(error.value)) < 2000
 
 
-@pytest.mark.parametrize("line", ["a\tBF16\t5", "a\tBF16\t5xx5\t1", "a\tBF16\t-5\t1", "a\tBF16\t5 x 5\t1"])
+@pytest.mark.parametrize(
+    "line",
+    ["a\tBF16\t5", "a\tBF16\t5xx5\t1", "a\tBF16\t-5\t1", "a\tBF16\t5 x 5\t1", f"a\tBF16\t{9:05000}\t1"],
+)
 def test_malformed_listing(tmp_path: Path, line: str) -> None:
     file = tmp_path / "tensors.tsv"
     file.write_text(f"name\tdtype\tshape\tshard\nembed.weight\tBF16\t320x64\t1\n{line}\n")
@@ -301,6 +305,11 @@ def test_given_configuration_replaces_the_file(checkpoint: Path) -> None:
         ('{"weight_map": {"embed.weight": 1}}', "not a file name"),
         ('{"weight_map": {"embed.weight": "../model.safetensors"}}', "not a file name"),
         ('{"weight_map": {"embed.weight": ""}}', "not a file name"),
+        ('{"weight_map": {"embed.weight": ".."}}', "not a file name"),
+        ('{"weight_map": {"embed.weight": "a\\u0000b"}}', "not a file name"),
+        ('{"weight_map": {"embed.weight": "\\ud800"}}', "not a file name"),
+        ('{"weight_map": {"embed.weight": "1"}, "weight_map": {"embed.weight": "2"}}', "weight_map twice"),
+        ("9" * 5000, "not JSON"),
     ],
 )
 def test_unreadable_index(checkpoint: Path, content: str, detail: str) -> None:
@@ -308,6 +317,37 @@ def test_unreadable_index(checkpoint: Path, content: str, detail: str) -> None:
     (problem,) = problems_of(checkpoint)
     assert problem.kind is ProblemKind.UNREADABLE_INDEX
     assert detail in problem.detail
+
+
+def as_directory(file: Path) -> None:
+    file.mkdir()
+
+
+def as_pipe(file: Path) -> None:
+    os.mkfifo(file)
+
+
+def as_circle(file: Path) -> None:
+    file.symlink_to(file.name)
+
+
+@pytest.mark.parametrize("make", [as_directory, as_pipe, as_circle])
+@pytest.mark.parametrize("shard", [False, True])
+def test_what_is_no_file(checkpoint: Path, make: Callable[[Path], None], shard: bool) -> None:
+    file = shards(checkpoint)[1] if shard else checkpoint / INDEX
+    file.unlink()
+    make(file)
+    kind = ProblemKind.UNREADABLE_SHARD if shard else ProblemKind.UNREADABLE_INDEX
+    assert kinds(problems_of(checkpoint))[kind] == [file.name]
+
+
+def test_names_that_no_output_can_encode(checkpoint: Path) -> None:
+    edit_index(checkpoint, lambda weights: weights.update({"\ud800\n" + "x" * 1000: "absent"}))
+    with pytest.raises(CheckpointError) as error:
+        load_checkpoint(checkpoint)
+    message = str(error.value).encode("utf-8").decode()
+    assert "\\ud800\\nxxx" in message
+    assert "x" * 500 not in message
 
 
 def test_neither_index_nor_single_file(checkpoint: Path) -> None:
@@ -343,6 +383,17 @@ def test_shard_cut_inside_its_data(checkpoint: Path) -> None:
     assert "ends at byte" in problem.detail
 
 
+def test_shard_cut_behind_its_header(checkpoint: Path) -> None:
+    """One problem for the shard, not one for each of its tensors."""
+    shard = shards(checkpoint)[2]
+    header, _ = split_shard(shard)
+    join_shard(shard, header, b"")
+    (problem,) = problems_of(checkpoint)
+    assert (problem.kind, problem.subject) == (ProblemKind.TRUNCATED_SHARD, shard.name)
+    tensors = [name for name in header if name != "__metadata__"]
+    assert f"of 0 bytes of data; {len(tensors) - 1} more end behind them" in problem.detail
+
+
 def test_trailing_bytes(checkpoint: Path) -> None:
     shard = shards(checkpoint)[2]
     shard.write_bytes(shard.read_bytes() + b"12345")
@@ -364,6 +415,8 @@ def test_trailing_bytes(checkpoint: Path) -> None:
         ("dtype", ["BF16"], "dtype ['BF16']"),
         ("dtype", "F32", "do not hold"),
         ("shape", [2**40, 2**40], "do not hold"),
+        ("shape", [10**3000, 10**3000], "not a list of sizes"),
+        ("shape", [1] * 17, "at most 16"),
         ("shape", [True], "not a list of sizes"),
         ("shape", "64", "not a list of sizes"),
     ],
@@ -376,12 +429,22 @@ def test_lying_header(checkpoint: Path, key: str, value: object, detail: str) ->
     assert [problem.kind for problem in mine] == [ProblemKind.BAD_HEADER]
     assert shard.name in mine[0].detail
     assert detail in mine[0].detail
+    assert not any("gap" in problem.detail or "bytes after" in problem.detail for problem in problems)
 
 
 def test_header_entry_that_is_no_object(checkpoint: Path) -> None:
     shard = next(s for s in shards(checkpoint) if "norm.weight" in split_shard(s)[0])
     edit_header(shard, lambda header: header.update({"norm.weight": 5}))
     assert "norm.weight" in kinds(problems_of(checkpoint))[ProblemKind.BAD_HEADER]
+
+
+def test_header_entry_with_a_key_twice(single: Path) -> None:
+    file = single / "model.safetensors"
+    header, data = split_shard(file)
+    join_shard(file, json.dumps(header).replace('"dtype"', '"dtype": "F32", "dtype"', 1).encode(), data)
+    (problem,) = problems_of(single)
+    assert problem.kind is ProblemKind.BAD_HEADER
+    assert "named twice" in problem.detail
 
 
 def test_overlapping_tensors(checkpoint: Path) -> None:
@@ -400,7 +463,10 @@ def test_overlapping_tensors(checkpoint: Path) -> None:
     assert any("gap" in problem.detail for problem in problems)
 
 
-@pytest.mark.parametrize("header", [b"{", b"[1, 2]", b"\xff\xfe", b"null"])
+@pytest.mark.parametrize(
+    "header",
+    [b"{", b"[1, 2]", b"\xff\xfe", b"null", '{"é": 1}'.encode("utf-16"), b'{"a": ' + b"9" * 5000 + b"}"],
+)
 def test_header_that_is_no_json_object(checkpoint: Path, header: bytes) -> None:
     shard = shards(checkpoint)[0]
     join_shard(shard, header, split_shard(shard)[1])

@@ -198,6 +198,16 @@ def test_engram_row_counts_follow_from_the_primes_when_absent() -> None:
         ("text_config", "engram_max_ngram_size", 1, "at least 2"),
         ("text_config", "engram_vocab_size", 2**31, "at most"),
         ("text_config", "engram_num_embeddings", [1, 2], "sums of the table primes"),
+        ("text_config", "rms_norm_eps", 1e-40, "range of float32"),
+        ("text_config", "swiglu_limit", 1e39, "range of float32"),
+        ("text_config", "compress_rope_theta", 1, "above 1"),
+        ("text_config", "index_topk", 2**31, "at most 2147483647"),
+        ("text_config", "hc_sinkhorn_iters", 2**31 - 1, "at most 1000"),
+        ("text_config", "n_routed_experts", 2**31 - 1, "at most 4096"),
+        ("text_config", "dspark_n_routed_experts", 2**31 - 1, "at most 4096"),
+        ("text_config", "num_hidden_layers", 2**31 - 1, "at most 4096"),
+        ("text_config", "engram_n_heads", 2**20, "at most 1024"),
+        ("vision_config", "num_hidden_layers", 2**31 - 1, "at most 4096"),
         ("vision_config", "min_pixels", 0, "at least 1"),
         ("vision_config", "max_wh_ratio", 0.5, "at least 1"),
         ("vision_config", "num_attention_heads", 3, "divisor"),
@@ -260,7 +270,27 @@ def test_instances_are_checked_however_they_are_made(released_config: ModelConfi
         dataclasses.replace(released_config.text, candidate_source_layer_id=3)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"architectures": [}', "\ud800"])
+@pytest.mark.parametrize("name", ["factor", "beta_fast", "beta_slow"])
+@pytest.mark.parametrize("value", [1e308, 5e-324])
+def test_scaling_beyond_float32(name: str, value: float) -> None:
+    scaling = {**tiny_config()["text_config"]["rope_scaling"], name: value}
+    with pytest.raises(ConfigError, match=rf"rope_scaling\.{name}"):
+        ModelConfig.from_dict(changed("text_config", rope_scaling=scaling))
+
+
+def test_an_integer_that_no_float_holds() -> None:
+    with pytest.raises(ConfigError, match=r"rope_theta = 1000.*a finite number"):
+        text(rope_theta=10**400)
+
+
+def test_a_key_that_is_named_twice(tmp_path: Path) -> None:
+    content = json.dumps(tiny_config()).replace('"head_dim": 32', '"head_dim": 64, "head_dim": 32', 1)
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"head_dim = 32 .*named once; it also has the value 64"):
+        ModelConfig.from_file(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"architectures": [}', "\ud800", "9" * 5000])
 def test_unreadable_files(tmp_path: Path, content: str) -> None:
     (tmp_path / "config.json").write_bytes(content.encode("utf-8", "surrogatepass"))
     with pytest.raises(ConfigError, match="JSON object"):

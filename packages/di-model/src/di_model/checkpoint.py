@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
+import stat
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -128,21 +130,40 @@ class _IndexFaultError(ValueError):
 def _read_index(path: Path) -> list[tuple[str, str]]:
     """The pairs (tensor, shard) of ``weight_map``, repeated names included."""
     try:
-        index = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_keep_repeats)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for its other end
+            raise _IndexFaultError("not a regular file")
+        text = path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _IndexFaultError(str(error)) from error
+    try:
+        index = json.loads(text.decode("utf-8"), object_pairs_hook=_keep_repeats)
+    except (ValueError, RecursionError) as error:  # also a number of too many digits
         raise _IndexFaultError(f"not JSON: {error}") from error
-    pairs = dict(index).get("weight_map") if isinstance(index, tuple) else None
+    maps = [value for name, value in index if name == "weight_map"] if isinstance(index, tuple) else []
+    if len(maps) > 1:
+        raise _IndexFaultError("weight_map twice")
+    pairs = maps[0] if maps else None
     if not isinstance(pairs, tuple) or not pairs:
         raise _IndexFaultError("no weight_map object")
     names: set[str] = set()
     for name, shard in pairs:
         if isinstance(shard, str) and shard in names:
             continue
-        # A shard is a file of this directory, never a path out of it.
-        if not isinstance(shard, str) or not shard or PurePath(shard).name != shard:
+        if not isinstance(shard, str) or not _is_file_name(shard):
             raise _IndexFaultError(f"weight_map[{name!r}] = {shard!r} is not a file name")
         names.add(shard)
     return list(pairs)
+
+
+def _is_file_name(text: str) -> bool:
+    """Whether ``text`` names a file of a directory: never a path out of it, nor what no file system can hold."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return bool(text) and text != ".." and "\0" not in text and PurePath(text).name == text
 
 
 def _keep_repeats(pairs: list[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:

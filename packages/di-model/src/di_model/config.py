@@ -24,6 +24,7 @@ from di_model.config_fields import (
     Rule,
     as_object,
     at_least,
+    between,
     check_rules,
     each,
     exactly,
@@ -56,6 +57,8 @@ MAX_TABLE_ROWS = 2**31 - 1
 _BLOCKS = multiple_of(SCALE_BLOCK)
 _EVEN = multiple_of(2)
 _COUNT = at_least(1)
+_FEW = between(1, 4096)
+"""Counts that multiply the tensors of a checkpoint: above any real model, and quick to refuse when damaged."""
 _LAYER_LIST = DISTINCT & ASCENDING
 
 
@@ -63,7 +66,7 @@ _LAYER_LIST = DISTINCT & ASCENDING
 class YarnConfig:
     """``rope_scaling``: YaRN frequencies of the compressed layers (attention spec, 3.5)."""
 
-    factor: float = key(Rule("at least 1", lambda value: value >= 1))
+    factor: float = key(at_least(1) & POSITIVE)
     beta_fast: float = key(POSITIVE)
     beta_slow: float = key(POSITIVE)
     original_max_position_embeddings: int = key(_COUNT)
@@ -99,7 +102,7 @@ class VisionConfig:
     max_image_tokens: int = key(_COUNT)
     min_pixels: int = key(_COUNT)
     max_wh_ratio: float | None = key(at_least(1))
-    num_hidden_layers: int = key(_COUNT, default=32)
+    num_hidden_layers: int = key(_FEW, default=32)
     num_attention_heads: int = key(_COUNT, default=16)
     intermediate_size: int = key(_COUNT, default=2816)
     rope_theta: float = key(POSITIVE, default=10000.0)
@@ -125,7 +128,7 @@ class TextConfig:
 
     vocab_size: int = key(_COUNT)
     hidden_size: int = key(_BLOCKS)
-    num_hidden_layers: int = key(_COUNT)
+    num_hidden_layers: int = key(_FEW)
     num_attention_heads: int = key(_COUNT)
     num_key_value_heads: int = key(exactly(1))
     head_dim: int = key(_BLOCKS)
@@ -155,7 +158,7 @@ class TextConfig:
     candidate_block_size: int = key(_COUNT)
 
     moe_intermediate_size: int = key(_BLOCKS)
-    n_routed_experts: int = key(_COUNT)
+    n_routed_experts: int = key(_FEW)
     n_shared_experts: int = key(_COUNT)
     num_experts_per_tok: int = key(_COUNT)
     scoring_func: str = key(exactly("sqrtsoftplus"))
@@ -164,17 +167,17 @@ class TextConfig:
     routed_scaling_factor: float = key(POSITIVE)
 
     hc_mult: int = key(_COUNT)
-    hc_sinkhorn_iters: int = key(_COUNT)
+    hc_sinkhorn_iters: int = key(between(1, 1000))
     hc_eps: float = key(POSITIVE)
 
     dspark_block_size: int = key(_COUNT)
     dspark_noise_token_id: int = key(NON_NEGATIVE)
     dspark_target_layer_ids: tuple[int, ...] = key(Rule("at least one id", bool) & DISTINCT)
     dspark_markov_rank: int = key(_COUNT)
-    dspark_n_routed_experts: int = key(_COUNT)
+    dspark_n_routed_experts: int = key(_FEW)
     dspark_num_experts_per_tok: int = key(_COUNT)
 
-    num_nextn_predict_layers: int = key(at_least(0), default=0)
+    num_nextn_predict_layers: int = key(between(0, 4096), default=0)
     rope_scaling: YarnConfig | None = key(ANY, default=None)  # noqa: RUF009  (a field specifier)
     index_k_source_layer_ids: tuple[int, ...] = key(_LAYER_LIST, default=())
     use_fp4_sparse_kv: bool = key(ANY, default=True)
@@ -297,17 +300,30 @@ class ModelConfig:
     def from_file(path: str | Path) -> ModelConfig:
         """Reads ``config.json``, given the file or the directory that holds it.
 
-        Raises FileNotFoundError when there is none, ConfigError when it is not JSON or not a supported model.
+        Raises FileNotFoundError when there is none, ConfigError when it is not JSON, names a key twice in one object
+        or is not a supported model.
         """
         file = Path(path)
         file = file / "config.json" if file.is_dir() else file
         if not file.is_file():
             raise FileNotFoundError(f"no configuration at {file}")
         try:
-            raw = json.loads(file.read_text(encoding="utf-8"))
-        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+            raw = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_without_repeats)
+        except ConfigError:
+            raise
+        except (ValueError, RecursionError) as error:  # also a number of too many digits
             raise ConfigError(str(file), "unreadable", f"a JSON object ({error})") from error
         return ModelConfig.from_dict(raw)
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. Of a key with two values, readers take one or the other."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ConfigError(name, value, f"named once; it also has the value {found[name]!r}"[:200])
+        found[name] = value
+    return found
 
 
 _ENGRAM_KEYS = (
@@ -356,6 +372,11 @@ def _check_attention_sizes(text: TextConfig) -> None:
             text.qk_rope_head_dim,
             f"at most head_dim ({text.head_dim}) and index_head_dim ({text.index_head_dim})",
         )
+    # Only with scaling: its blend divides by the logarithm of the base.
+    if text.rope_scaling is not None and text.compress_rope_theta <= 1:
+        raise ConfigError(
+            "text_config.compress_rope_theta", text.compress_rope_theta, "above 1 with rope_scaling"
+        )
     if text.num_attention_heads % text.o_groups:
         raise ConfigError(
             "text_config.o_groups",
@@ -393,9 +414,9 @@ def _check_engram(text: TextConfig) -> None:
     if not text.engram_layer_ids:
         return
     rules = {
-        "engram_max_ngram_size": at_least(2),
+        "engram_max_ngram_size": between(2, 64),
         "engram_vocab_size": at_least(2),
-        "engram_n_heads": _COUNT,
+        "engram_n_heads": between(1, 1024),
         "engram_head_dim": _BLOCKS,
     }
     for name, rule in rules.items():

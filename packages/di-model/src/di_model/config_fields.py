@@ -60,12 +60,23 @@ class Rule:
 
 
 ANY = Rule("any value", lambda value: True)
-POSITIVE = Rule("a number above 0", lambda value: value > 0)
+MAX_INTEGER = 2**31 - 1
+"""Sizes, ids and counts are indices of 32 bits in the kernels and in the released code."""
+FLOAT32_RANGE = (2.0**-126, (2 - 2.0**-23) * 2.0**127)
+"""Normal numbers of the type that kernels compute with: nothing rounds to 0 or infinity."""
+POSITIVE = Rule(
+    "a number above 0 in the range of float32 (1.2e-38 to 3.4e38)",
+    lambda value: FLOAT32_RANGE[0] <= value <= FLOAT32_RANGE[1],
+)
 NON_NEGATIVE = Rule("a number of at least 0", lambda value: value >= 0)
 
 
 def at_least(low: int) -> Rule:
     return Rule(f"at least {low}", lambda value: value >= low)
+
+
+def between(low: int, high: int) -> Rule:
+    return Rule(f"at least {low}, at most {high}", lambda value: low <= value <= high)
 
 
 def multiple_of(unit: int) -> Rule:
@@ -173,4 +184,11 @@ def _coerce(name: str, value: Any, hint: Any) -> Any:
     valid = isinstance(value, accepted) and isinstance(value, bool) == (hint is bool)
     if not valid or (isinstance(value, float) and not math.isfinite(value)):
         raise ConfigError(name, value, _SCALAR_NAMES[hint])
-    return float(value) if hint is float else value
+    if hint is int and abs(value) > MAX_INTEGER:
+        raise ConfigError(name, value, f"an integer of 32 bits (at most {MAX_INTEGER})")
+    if hint is not float:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        raise ConfigError(name, value, _SCALAR_NAMES[float]) from None

@@ -20,6 +20,7 @@ from di_model.tensors import TensorSpec, expected_tensors, is_draft_tensor, is_i
 
 PREFIX = "model."
 FOLDED_NORMS = ("hc_attn_norm.weight", "hc_ffn_norm.weight", "hc_head_norm.weight")
+MAX_SIZE_DIGITS = 18
 LISTING_COLUMNS = ("name", "dtype", "shape", "shard")
 
 
@@ -157,4 +158,4 @@ def _sizes(shape: str) -> list[str]:
 
 
 def _is_size(text: str) -> bool:
-    return text.isascii() and text.isdigit()
+    return text.isascii() and text.isdigit() and len(text) <= MAX_SIZE_DIGITS

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 SHOWN_PER_KIND = 20
 """Problems of one kind that an error message spells out; the rest are counted."""
+SHOWN_CHARACTERS = 400
+"""Of a name or a detail: both may come from a damaged file."""
 
 
 class ProblemKind(enum.Enum):
@@ -39,7 +41,14 @@ class Problem:
     detail: str = ""
 
     def __str__(self) -> str:
-        return f"{self.subject} ({self.detail})" if self.detail else self.subject
+        subject = _printable(self.subject)
+        return f"{subject} ({_printable(self.detail)})" if self.detail else subject
+
+
+def _printable(text: str) -> str:
+    """``text`` on one line that every output can encode, cut to ``SHOWN_CHARACTERS``."""
+    shown = text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
+    return shown if shown.isprintable() else repr(shown)[1:-1]
 
 
 class CheckpointError(ValueError):

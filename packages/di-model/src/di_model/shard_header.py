@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import stat
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
 """The limit of the safetensors format."""
 METADATA_KEY = "__metadata__"
+MAX_NUMBER = 2**63 - 1
+"""Of a size or an offset."""
+MAX_DIMENSIONS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +50,17 @@ class ShardHeader:
 def read_shard_header(path: Path) -> ShardHeader:
     """Reads and checks the header of one shard. Problems are returned, not raised."""
     try:
-        size = path.stat().st_size
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for its other end
+            return _unusable(ProblemKind.UNREADABLE_SHARD, path, "not a regular file")
+        size = status.st_size
         with path.open("rb") as file:
             prefix = file.read(LENGTH_BYTES)
+            if len(prefix) < LENGTH_BYTES:
+                detail = f"{size} bytes cannot hold the {LENGTH_BYTES} of a header's length"
+                return _unusable(ProblemKind.TRUNCATED_SHARD, path, detail)
             length = int.from_bytes(prefix, "little")
-            if len(prefix) < LENGTH_BYTES or LENGTH_BYTES + length > size:
+            if LENGTH_BYTES + length > size:
                 detail = f"{size} bytes cannot hold a header of {length} bytes"
                 return _unusable(ProblemKind.TRUNCATED_SHARD, path, detail)
             if length > MAX_HEADER_BYTES:
@@ -61,8 +71,8 @@ def read_shard_header(path: Path) -> ShardHeader:
     except OSError as error:
         return _unusable(ProblemKind.UNREADABLE_SHARD, path, str(error))
     try:
-        pairs = json.loads(blob, object_pairs_hook=_Pairs)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        pairs = json.loads(blob.decode("utf-8"), object_pairs_hook=_Pairs)
+    except (ValueError, RecursionError) as error:  # also a number of too many digits
         return _unusable(ProblemKind.BAD_HEADER, path, f"not JSON: {error}")
     if not isinstance(pairs, _Pairs):
         return _unusable(ProblemKind.BAD_HEADER, path, "not a JSON object")
@@ -93,7 +103,11 @@ def _checked(shard: str, pairs: _Pairs, data_bytes: int) -> ShardHeader:
             faulty.add(name)
         else:
             entries[name] = entry
-    problems += _tiling(shard, sorted(entries.values(), key=lambda e: (e.begin, e.end)), data_bytes)
+    ordered = sorted(entries.values(), key=lambda e: (e.begin, e.end))
+    problems += _overlaps(shard, ordered)
+    if not faulty:  # where their bytes lie is not known
+        problems += _gaps(shard, ordered, data_bytes)
+    problems += _truncation(shard, ordered, data_bytes)
     return ShardHeader(entries, frozenset(faulty), tuple(problems))
 
 
@@ -102,6 +116,8 @@ def _entry(name: str, description: object) -> HeaderEntry | str:
     if not isinstance(description, _Pairs):
         return "description is not a JSON object"
     fields = dict(description)
+    if len(fields) < len(description):
+        return "a key of its description is named twice"
     dtype, shape, offsets = (
         fields.get("dtype"),
         _counts(fields.get("shape")),
@@ -109,8 +125,8 @@ def _entry(name: str, description: object) -> HeaderEntry | str:
     )
     if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
         return f"dtype {dtype!r}, known are {', '.join(DTYPE_BYTES)}"
-    if shape is None:
-        return f"shape {fields.get('shape')!r} is not a list of sizes"
+    if shape is None or len(shape) > MAX_DIMENSIONS:
+        return f"shape {fields.get('shape')!r} is not a list of sizes, at most {MAX_DIMENSIONS}"
     if offsets is None or len(offsets) != 2:
         return f"data_offsets {fields.get('data_offsets')!r} are not two offsets"
     begin, end = offsets
@@ -121,25 +137,38 @@ def _entry(name: str, description: object) -> HeaderEntry | str:
 
 
 def _counts(value: object) -> tuple[int, ...] | None:
-    """A JSON list of non-negative integers."""
-    valid = isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+    """A JSON list of integers from 0 to ``MAX_NUMBER``."""
+    valid = isinstance(value, list) and all(type(item) is int and 0 <= item <= MAX_NUMBER for item in value)
     return tuple(value) if valid and isinstance(value, list) else None
 
 
-def _tiling(shard: str, entries: Sequence[HeaderEntry], data_bytes: int) -> list[Problem]:
-    """Overlaps, gaps, and ranges that do not end where the file does."""
-    problems = []
+def _overlaps(shard: str, entries: Sequence[HeaderEntry]) -> Iterator[Problem]:
     reached = 0
     for entry in entries:
-        if entry.begin != reached:
-            what = "overlaps the tensor before it" if entry.begin < reached else "leaves a gap before it"
-            detail = f"begins at {entry.begin}, {what}, which ends at {reached}"
-            problems.append(Problem(ProblemKind.BAD_HEADER, entry.name, f"in {shard}: {detail}"))
-        if entry.end > data_bytes:
-            detail = f"{entry.name} ends at byte {entry.end} of {data_bytes} bytes of data"
-            problems.append(Problem(ProblemKind.TRUNCATED_SHARD, shard, detail))
+        if entry.begin < reached:
+            detail = f"begins at {entry.begin}, overlaps the tensor before it, which ends at {reached}"
+            yield Problem(ProblemKind.BAD_HEADER, entry.name, f"in {shard}: {detail}")
+        reached = max(reached, entry.end)
+
+
+def _gaps(shard: str, entries: Sequence[HeaderEntry], data_bytes: int) -> Iterator[Problem]:
+    """Bytes between tensors, or behind the last one, that belong to none."""
+    reached = 0
+    for entry in entries:
+        if entry.begin > reached:
+            detail = f"begins at {entry.begin}, leaves a gap before it, from byte {reached} on"
+            yield Problem(ProblemKind.BAD_HEADER, entry.name, f"in {shard}: {detail}")
         reached = max(reached, entry.end)
     if reached < data_bytes:
         detail = f"{data_bytes - reached} bytes after the last tensor"
-        problems.append(Problem(ProblemKind.BAD_HEADER, shard, detail))
-    return problems
+        yield Problem(ProblemKind.BAD_HEADER, shard, detail)
+
+
+def _truncation(shard: str, entries: Sequence[HeaderEntry], data_bytes: int) -> Iterator[Problem]:
+    """One problem for all tensors that end behind the file."""
+    lost = [entry for entry in entries if entry.end > data_bytes]
+    if lost:
+        last = max(lost, key=lambda entry: entry.end)
+        others = f"; {len(lost) - 1} more end behind them" if len(lost) > 1 else ""
+        detail = f"{last.name} ends at byte {last.end} of {data_bytes} bytes of data{others}"
+        yield Problem(ProblemKind.TRUNCATED_SHARD, shard, detail)
