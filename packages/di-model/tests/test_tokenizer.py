@@ -156,3 +156,12 @@ def test_unreadable_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text('{"model": 3}')
     with pytest.raises(TokenizerError, match="is not a tokenizer"):
         open_tokenizer(tmp_path)
+
+
+def test_truncation_and_padding_of_the_file_are_not_in_force(tmp_path: Path) -> None:
+    raw = tiny_tokenizer()
+    raw.enable_truncation(2)
+    raw.enable_padding(length=50)
+    raw.save(str(tmp_path / "tokenizer.json"))
+    text = "Hello world, this is not cut"
+    assert Tokenizer.from_file(tmp_path, CONFIG).encode(text) == TOKENIZER.encode(text)

@@ -28,18 +28,22 @@ class TokenizerError(ValueError):
 
 
 def open_tokenizer(path: str | Path) -> RawTokenizer:
-    """Opens ``tokenizer.json`` unchanged, given the file or its directory.
+    """Opens ``tokenizer.json``, given the file or its directory, with its vocabulary and its rules unchanged.
 
-    Raises FileNotFoundError when there is none, TokenizerError when it is not a tokenizer.
+    Truncation and padding, which such a file can switch on for all callers, are switched off: they would cut prompts or
+    put padding into them without a word. Raises FileNotFoundError when there is none, TokenizerError when it is not a tokenizer.
     """
     file = Path(path)
     file = file / TOKENIZER_FILE if file.is_dir() else file
     if not file.is_file():
         raise FileNotFoundError(f"no tokenizer at {file}")
     try:
-        return RawTokenizer.from_file(str(file))
+        raw = RawTokenizer.from_file(str(file))
     except Exception as error:  # the library raises plain Exception for every kind of malformed file
         raise TokenizerError(f"{file} is not a tokenizer: {error}") from error
+    raw.no_truncation()
+    raw.no_padding()
+    return raw
 
 
 class Tokenizer:
