@@ -30,8 +30,10 @@ class TokenizerError(ValueError):
 def open_tokenizer(path: str | Path) -> RawTokenizer:
     """Opens ``tokenizer.json``, given the file or its directory, with its vocabulary and its rules unchanged.
 
-    Truncation and padding, which such a file can switch on for all callers, are switched off: they would cut prompts or
-    put padding into them without a word. Raises FileNotFoundError when there is none, TokenizerError when it is not a tokenizer.
+    Truncation and padding, which such a file can switch on for all callers, are switched off: they would cut
+    prompts or put padding into them without a word.
+
+    Raises FileNotFoundError when there is none, TokenizerError when it is not a tokenizer.
     """
     file = Path(path)
     file = file / TOKENIZER_FILE if file.is_dir() else file
