@@ -132,8 +132,9 @@ class CachedRunner:
             layer = self.model.layers[index]
             if layer.engram is not None and index in inputs.engram_in:
                 layer.engram(inputs.engram_in[index], step)
-            step.selected = inputs.topk.get(index)
-            _from_given_inputs(layer, step.selected)(stream, inputs.in_mix[index], step)
+            given = inputs.topk.get(index)
+            step.selected = step.selected if given is None else given
+            _from_given_inputs(layer, given)(stream, inputs.in_mix[index], step)
         return trace
 
     def _prefill(self, sequence: CachedSequence, ids: Tensor, recorder: Recorder) -> ForwardResult:

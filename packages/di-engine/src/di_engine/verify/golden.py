@@ -147,8 +147,10 @@ class GoldenVerification:
         """Files about the model of one preset."""
         path = self.directory / name
         if kind is GoldenKind.QUANTIZED_LAYERS:
-            for subject, runner in self._runners(preset.quantized(Numerics.RELEASE), (None,)):
-                yield from _verdicts(subject, check_quantized_layers(path, runner))
+            model = preset.quantized(Numerics.RELEASE)
+            judge = ReferenceRunner(model.reference)  # its scores say which other selections are as good
+            for subject, runner in self._runners(model, (None,)):
+                yield from _verdicts(subject, check_quantized_layers(path, runner, judge))
         elif kind is GoldenKind.LOWPREC:
             quantized = self._runners(preset.quantized(Numerics.RELEASE), self.chunks)
             plain = self._runners(preset.unquantized(Numerics.RELEASE), self.chunks)
