@@ -7,8 +7,11 @@ class EngineConfigError(ValueError):
     """A setting of the engine is out of range or contradicts the model, the machine or another setting."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
-        super().__init__(f"{field}: got {value!r}, allowed: {allowed}")
+        super().__init__(field, value, allowed)
         self.field, self.value, self.allowed = field, value, allowed
+
+    def __str__(self) -> str:
+        return f"{self.field}: got {self.value!r}, allowed: {self.allowed}"
 
 
 class RequestError(ValueError):
@@ -19,12 +22,15 @@ class RequestError(ValueError):
     """
 
     def __init__(self, field: str, message: str) -> None:
-        super().__init__(f"{field}: {message}")
-        self.field = field
+        super().__init__(field, message)
+        self.field, self.message = field, message
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}"
 
 
 class EngineClosedError(RuntimeError):
     """The engine was used after ``close()``."""
 
-    def __init__(self) -> None:
-        super().__init__("the engine is closed")
+    def __str__(self) -> str:
+        return "the engine is closed"

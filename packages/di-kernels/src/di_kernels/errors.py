@@ -9,5 +9,8 @@ class KernelUnavailableError(RuntimeError):
     """
 
     def __init__(self, family: str, name: str, backend: str, remedy: str) -> None:
-        super().__init__(f"operation {family}.{name} has no {backend} kernel: {remedy}")
-        self.family, self.name, self.backend = family, name, backend
+        super().__init__(family, name, backend, remedy)
+        self.family, self.name, self.backend, self.remedy = family, name, backend, remedy
+
+    def __str__(self) -> str:
+        return f"operation {self.family}.{self.name} has no {self.backend} kernel: {self.remedy}"

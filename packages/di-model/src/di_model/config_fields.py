@@ -29,7 +29,10 @@ class ConfigError(ValueError):
         self.key = key
         self.value = value
         self.supported = supported
-        super().__init__(f"{key} = {_shown(value)} is not supported; supported: {supported}")
+        super().__init__(key, value, supported)
+
+    def __str__(self) -> str:
+        return f"{self.key} = {_shown(self.value)} is not supported; supported: {self.supported}"
 
 
 class MissingKeysError(ConfigError):
@@ -40,7 +43,10 @@ class MissingKeysError(ConfigError):
         self.key = keys[0]
         self.value = None
         self.supported = "present"
-        ValueError.__init__(self, f"configuration lacks {len(keys)} required key(s): {', '.join(keys)}")
+        ValueError.__init__(self, keys)
+
+    def __str__(self) -> str:
+        return f"configuration lacks {len(self.keys)} required key(s): {', '.join(self.keys)}"
 
 
 def _shown(value: object, limit: int = 200) -> str:

@@ -61,7 +61,10 @@ class CheckpointError(ValueError):
     def __init__(self, source: str, problems: Iterable[Problem]) -> None:
         self.source = source
         self.problems: tuple[Problem, ...] = tuple(problems)
-        super().__init__(_message(source, self.problems))
+        super().__init__(source, self.problems)
+
+    def __str__(self) -> str:
+        return _message(self.source, self.problems)
 
 
 def _message(source: str, problems: Sequence[Problem]) -> str:
