@@ -1,0 +1,1 @@
+"""Training of ``nano``, the demonstration checkpoint: corpus, tokenizer, tasks, model, training, export."""
