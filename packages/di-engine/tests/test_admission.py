@@ -41,6 +41,11 @@ def check_neighbour(engine: LLMEngine, drain: Drain, free_blocks: int) -> None:
         (None, "NoneType"),
         (7, "int"),
         (b"abc", "bytes"),
+        (np.array(5), "ndarray"),
+        ("ab\ud800", r"got '\\ud800' at character 2, allowed: text without lone surrogates"),
+        ("\ud83d\ude00", r"'\\ud83d' at character 0"),
+        ([10**5000], "token 0: got a value of type int"),
+        ([[7] * 10_000], r"token 0: got \[7, 7.*\.\.\. \(30000 characters\)"),
         ([3] * 100, r"100 tokens, allowed: at most 99 \(max_model_len 100"),
     ],
 )
@@ -49,6 +54,7 @@ def test_bad_prompts(make_scripted: Any, drain: Drain, prompt: Any, says: str) -
     with pytest.raises(RequestError, match=f"prompt.*{says}") as caught:
         engine.add_request("bad", prompt, GREEDY)
     assert caught.value.field == "prompt"
+    assert len(str(caught.value)) < 400
     check_neighbour(engine, drain, 8)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from di_engine import EngineConfig, EngineConfigError, Numerics, StepPolicy
 
@@ -55,6 +56,33 @@ def test_a_bad_value_is_named(field: str, value: Any) -> None:
     assert caught.value.field == field
     assert repr(value) in str(caught.value)
     assert "allowed" in str(caught.value)
+
+
+class BytesPath:
+    def __fspath__(self) -> bytes:
+        return b"m"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("seed", 10**5000), ("model", BytesPath()), ("model", b"m")],
+    ids=["digits", "path of bytes", "bytes"],
+)
+def test_a_value_that_cannot_be_written_down_is_refused_too(field: str, value: Any) -> None:
+    with pytest.raises(EngineConfigError) as caught:
+        EngineConfig.from_dict({"model": "m", field: value})
+    assert caught.value.field == field
+    assert len(str(caught.value)) < 200
+
+
+def test_integers_of_numpy_are_integers() -> None:
+    config = EngineConfig(model=Path("m"), block_size=np.int64(16), seed=np.uint64(2**64 - 1))
+    assert (config.block_size, config.seed) == (16, 2**64 - 1)
+    assert type(config.block_size) is int
+    with pytest.raises(EngineConfigError, match="load_draft"):
+        EngineConfig(model=Path("m"), load_draft=np.True_)  # type: ignore[arg-type]
+    with pytest.raises(EngineConfigError, match="num_blocks"):
+        EngineConfig(model=Path("m"), num_blocks=np.True_)  # type: ignore[arg-type]
 
 
 def test_unknown_keys_are_named_and_the_known_ones_listed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ def test_results_come_in_order_of_the_prompts(make_llm: Any) -> None:
         (np.array([5, 6], np.int32), 1),
         (["A", [5, 6], np.array([5])], 3),
         (np.array([[5, 6], [7, 8]]), 2),
+        (np.array(["A", "B"]), 2),
         ([], 0),
     ],
 )
@@ -98,6 +100,10 @@ def test_as_many_parameters_as_prompts_or_nothing_starts(make_llm: Any, count: i
         llm.generate([[10], [20]], [GREEDY, {"n": 1}], use_tqdm=False)
     with pytest.raises(TypeError, match="prompts"):
         llm.generate(5)
+    with pytest.raises(TypeError, match="prompts: got ndarray"):
+        llm.generate(np.array(5))
+    with pytest.raises(TypeError, match="sampling_params: got int"):
+        llm.generate([[10]], 5)
 
 
 def test_a_prompt_that_fails_on_the_way_keeps_what_it_had(make_llm: Any) -> None:
@@ -147,6 +153,57 @@ def test_ctrl_c_aborts_everything_and_the_next_call_works(make_llm: Any) -> None
     assert (scheduler.free_blocks, scheduler.used_slots, scheduler.waiting) == (free, 0, 0)
     assert not llm.engine.has_unfinished()
     assert [result.token_ids for result in llm.generate(prompts, GREEDY, use_tqdm=False)] == expected
+
+
+def test_threads_wait_for_each_other(make_llm: Any) -> None:
+    llm = make_llm(count_up)
+    results: dict[int, list[tuple[int, ...]]] = {}
+
+    def work(first: int) -> None:
+        prompts = [[first + i] for i in range(6)]
+        results[first] = [result.token_ids for result in llm.generate(prompts, GREEDY, use_tqdm=False)]
+
+    threads = [threading.Thread(target=work, args=(first,)) for first in (10, 20, 30, 40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert results == {
+        first: [tuple(range(first + i + 1, first + i + 5)) for i in range(6)] for first in (10, 20, 30, 40)
+    }
+
+
+@pytest.mark.parametrize("taken", ["stepped", "aborted", "closed"])
+def test_generate_never_waits_for_what_somebody_else_took(make_llm: Any, taken: str) -> None:
+    def take(llm: LLM) -> None:
+        if taken == "closed":
+            llm.close()
+            return
+        if taken == "aborted":
+            llm.engine.abort_all()
+        while llm.engine.has_unfinished():
+            llm.engine.step()
+
+    def script(prefix: tuple[int, ...]) -> dict[int, float]:
+        if len(prefix) == 3 and armed.pop("once", False):
+            # Another thread would do this between two steps of generate.
+            step, llm.engine.step = (
+                llm.engine.step,
+                lambda: (setattr(llm.engine, "step", step), take(llm), [])[2],
+            )
+        return count_up(prefix)
+
+    armed = {"once": True}
+    llm = make_llm(script)
+    with pytest.raises(EngineClosedError if taken == "closed" else RuntimeError):
+        llm.generate([[10], [20]], GREEDY, use_tqdm=False)
+    if taken != "closed":
+        assert llm.generate([[10]], GREEDY, use_tqdm=False)[0].token_ids == (11, 12, 13, 14)
+
+
+def test_no_progress_without_a_standard_error(make_llm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", None)
+    assert make_llm(count_up).generate([[10]], GREEDY)[0].finish_reason == "length"
 
 
 def test_close_and_context_manager(make_llm: Any) -> None:

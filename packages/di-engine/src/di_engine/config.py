@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import operator
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -71,11 +72,11 @@ class EngineConfig:
             self._check_path(name)
         for name, cls in (("numerics", Numerics), ("policy", StepPolicy)):
             if not isinstance(getattr(self, name), cls):
-                raise EngineConfigError(name, getattr(self, name), f"a {cls.__name__}")
+                raise EngineConfigError(name, getattr(self, name), " or ".join(str(member) for member in cls))
         if not isinstance(self.load_draft, bool):
             raise EngineConfigError("load_draft", self.load_draft, "True or False")
         for name, (least, most, optional) in _INT_RANGES.items():
-            _check_integer(name, getattr(self, name), least, most, optional)
+            object.__setattr__(self, name, _integer(name, getattr(self, name), least, most, optional))
         if self.block_size % 2:
             raise EngineConfigError(
                 "block_size", self.block_size, "an even number (a compressed entry has 2 tokens)"
@@ -90,9 +91,10 @@ class EngineConfig:
         value = getattr(self, name)
         if value is None and name == "tokenizer":
             return
-        if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+        if not isinstance(text, str) or not text:
             raise EngineConfigError(name, value, "a path")
-        object.__setattr__(self, name, Path(value))
+        object.__setattr__(self, name, Path(text))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> EngineConfig:
@@ -128,12 +130,17 @@ _INT_RANGES: dict[str, tuple[int, int, bool]] = {
 }
 
 
-def _check_integer(name: str, value: object, least: int, most: int, optional: bool) -> None:
+def _integer(name: str, value: object, least: int, most: int, optional: bool) -> int | None:
     if value is None and optional:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        return None
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None or not least <= number <= most:
         allowed = f"an integer in [{least}, {most}]{', or None' if optional else ''}"
         raise EngineConfigError(name, value, allowed)
+    return number
 
 
 def _member(name: str, text: str, kind: type[_E]) -> _E:

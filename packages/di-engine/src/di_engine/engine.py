@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -36,7 +37,7 @@ from numpy.typing import NDArray
 
 from di_engine.capacity import Capacity
 from di_engine.config import EngineConfig
-from di_engine.errors import EngineClosedError, RequestError
+from di_engine.errors import EngineClosedError, RequestError, shown
 from di_engine.loading import LoadedModel, load_model
 from di_engine.outputs import RequestOutput, prompt_entries
 from di_engine.request import (
@@ -65,7 +66,8 @@ class LLMEngine:
     """Runs requests in continuous batches. Any one thread at a time may call it.
 
     A request ends once, on one path, whatever ends it; its last :class:`RequestOutput` says how. An id is free again
-    as soon as its request has ended.
+    as soon as its request has ended. A call that is interrupted (Ctrl-C) ends all requests with "abort" and raises; the
+    engine can be used on.
     """
 
     def __init__(
@@ -94,7 +96,8 @@ class LLMEngine:
         self._scheduler = self._new_scheduler()
         self._requests: dict[str, Request] = {}
         self._sequences: dict[int, RequestSequence] = {}
-        self._outputs: list[RequestOutput] = []
+        self._outputs: list[tuple[int, RequestOutput]] = []  # with the id of the sequence
+        self._torn = False  # a call was cut off between changes that belong together
         self._counters = EngineCounters()
         self._next_seq_id = 0
         self._num_unseeded = 0
@@ -125,9 +128,9 @@ class LLMEngine:
         Raises:
             RequestError: the request cannot be served, ever; ``field`` says what is wrong with it. Nothing is kept.
         """
-        core = self._core
+        core = self._ready()
         if check_request_id(request_id) in self._requests:
-            raise RequestError("request_id", f"{request_id!r} is in use by a request that has not ended")
+            raise RequestError("request_id", f"{shown(request_id)} is in use by a request that has not ended")
         model = core.loaded.config
         params = check_params(params, model.text.vocab_size)
         add_bos = model.tokenizer_compatibility == "release"
@@ -140,69 +143,66 @@ class LLMEngine:
             stop_token_ids=tuple(params.stop_token_ids or ()),
             ignore_eos=params.ignore_eos,
         )
-        request = Request(request_id, prompt_ids, params, unfinished=params.n)
+        request = Request(request_id, prompt_ids, params)
         request.sequences = [
             self._new_sequence(request, index, child)
             for index, child in enumerate(self._seeded(params).children())
         ]
-        arrival = time.monotonic()
-        try:
-            for sequence in request.sequences:
-                self._scheduler.add(sequence.seq_id, prompt_ids, limits, arrival)
-        except AdmissionError as error:
-            for sequence in request.sequences:
-                self._scheduler.abort(sequence.seq_id)
-            raise RequestError("prompt", str(error)) from error
-        self._requests[request_id] = request
-        self._sequences.update((sequence.seq_id, sequence) for sequence in request.sequences)
+        self._enter(request, limits)
+        self._num_unseeded += params.seed is None
         self._counters.requests_added += 1
         self._counters.prompt_tokens += len(prompt_ids)
 
     def abort(self, request_ids: str | Iterable[str]) -> int:
         """End requests with finish reason "abort"; returns how many. Unknown and ended ids are passed over."""
-        self._check_open()
+        self._ready()
         names = (request_ids,) if isinstance(request_ids, str) else tuple(request_ids)
         found = [self._requests[name] for name in dict.fromkeys(names) if name in self._requests]
-        for request in found:
-            for sequence in request.sequences:
-                if sequence.seq_id in self._sequences:
-                    self._end(sequence, FinishReason.ABORT)
-        self._counters.requests_aborted += len(found)
+        with self._whole():
+            self._abort(found)
         return len(found)
 
     def abort_all(self) -> int:
         """End every request, from whatever state an interruption left the engine in; returns how many."""
-        self._check_open()
-        # A step that was cut off may have left a plan without its commit: a new scheduler has neither.
-        self._scheduler = self._new_scheduler()
-        found = self.abort(tuple(self._requests))
-        self._requests.clear()
-        self._sequences.clear()
-        return found
+        _ = self._core
+        with self._whole():
+            # A step that was cut off may have left a plan without its commit: a new scheduler has neither.
+            self._scheduler = self._new_scheduler()
+            for seq_id, output in self._outputs:
+                if output.finish_reason is not None:
+                    self._sequences.pop(seq_id, None)  # it has its end, and must not get another
+            found = list(self._requests.values())
+            self._abort(found)
+            self._requests.clear()
+            self._sequences.clear()
+            self._torn = False
+        return len(found)
 
     def step(self) -> list[RequestOutput]:
         """Run one step and return what it adds, with the ends of requests aborted since the last step.
 
-        An exception in the computation ends the requests of that step with "error". An interruption (Ctrl-C) ends all
-        requests with "abort" and is raised again; the engine can be used on.
+        An exception in the computation ends the requests of that step with "error".
         """
-        self._check_open()
+        self._ready()
         try:
-            self._advance()
+            with self._whole():
+                self._advance()
         except BaseException:
-            self.abort_all()
+            if self._open_core is not None:
+                self.abort_all()
             raise
-        outputs, self._outputs = self._outputs, []
+        outputs = [output for _, output in self._outputs]
+        self._outputs = []
         return outputs
 
     def has_unfinished(self) -> bool:
         """Whether a step has anything to do or to deliver."""
-        self._check_open()
+        self._ready()
         return bool(self._requests or self._outputs)
 
     def stats(self) -> EngineStats:
         """Counts and occupancy."""
-        self._check_open()
+        self._ready()
         return EngineStats(self._counters.snapshot(), self._scheduler.stats())
 
     def close(self) -> None:
@@ -214,7 +214,7 @@ class LLMEngine:
         self._outputs.clear()
 
     def __enter__(self) -> LLMEngine:
-        self._check_open()
+        self._ready()
         return self
 
     def __exit__(
@@ -228,8 +228,46 @@ class LLMEngine:
             raise EngineClosedError
         return self._open_core
 
-    def _check_open(self) -> None:
-        _ = self._core
+    def _ready(self) -> _Core:
+        """The core, with everything around it whole: what an interruption left is cleared away first."""
+        core = self._core
+        if self._torn:
+            self.abort_all()
+        return core
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Around changes that belong together: if they are cut off, the next call puts the engine in order."""
+        try:
+            yield
+        except BaseException:
+            self._torn = True
+            raise
+
+    def _enter(self, request: Request, limits: SequenceLimits) -> None:
+        """Put a request's sequences into the queue. Raises RequestError when they can never run."""
+        arrival = time.monotonic()
+        refused = None
+        with self._whole():
+            try:
+                for sequence in request.sequences:
+                    self._scheduler.add(sequence.seq_id, request.prompt_ids, limits, arrival)
+            except AdmissionError as error:
+                refused = error
+                for sequence in request.sequences:
+                    self._scheduler.abort(sequence.seq_id)
+            else:
+                self._requests[request.request_id] = request
+                self._sequences.update((sequence.seq_id, sequence) for sequence in request.sequences)
+        if refused is not None:
+            raise RequestError("prompt", str(refused)) from refused
+
+    def _abort(self, requests: list[Request]) -> None:
+        for request in requests:
+            for sequence in request.sequences:
+                if sequence.seq_id in self._sequences:
+                    self._end(sequence, FinishReason.ABORT)
+        self._counters.requests_aborted += len(requests)
 
     def _new_scheduler(self) -> Scheduler:
         capacity, config = self.capacity, self.config
@@ -251,8 +289,7 @@ class LLMEngine:
     def _seeded(self, params: SamplingParams) -> SamplingParams:
         if params.seed is not None or self.config.seed is None:
             return params
-        self._num_unseeded += 1
-        return dataclasses.replace(params, seed=child_seed(self.config.seed, self._num_unseeded))
+        return dataclasses.replace(params, seed=child_seed(self.config.seed, self._num_unseeded + 1))
 
     def _new_sequence(self, request: Request, index: int, params: SamplingParams) -> RequestSequence:
         core = self._core
@@ -268,15 +305,20 @@ class LLMEngine:
         return RequestSequence(self._next_seq_id, index, request, sampling, output, [] if collects else None)
 
     def _advance(self) -> None:
-        plan = self._scheduler.plan()
+        scheduler = self._scheduler
+        plan = scheduler.plan()
         if plan.num_seqs == 0:
             return
         sequences = [self._sequences[seq_id] for seq_id in plan.seq_ids.tolist()]
         try:
-            result = self._core.runner.run(plan, sequences)
+            result: StepResult | Exception = self._core.runner.run(plan, sequences)
         except Exception as error:
             self._counters.failed_steps += 1
-            self._commit_failure(plan, sequences, error)
+            result = error
+        if scheduler is not self._scheduler:
+            return  # abort_all came in between: the plan and its sequences are gone
+        if isinstance(result, Exception):
+            self._commit_failure(plan, sequences, result)
         else:
             self._commit(plan, sequences, result)
 
@@ -334,33 +376,33 @@ class LLMEngine:
         request = sequence.request
         # Does nothing when the scheduler has ended it by itself.
         self._scheduler.finish(sequence.seq_id, SchedulerFinishReason(delta.finish_reason))
+        others = any(each.seq_id in self._sequences for each in request.sequences if each is not sequence)
+        # The output goes first: after an interruption it says that this sequence has had its end.
+        self._emit(sequence, delta, finished=not others)
         self._sequences.pop(sequence.seq_id, None)
-        request.unfinished -= 1
-        if request.unfinished == 0:
+        if not others:
             self._requests.pop(request.request_id, None)
             self._counters.requests_finished += 1
         self._counters.failed_sequences += delta.finish_reason is FinishReason.ERROR
-        self._emit(sequence, delta)
 
-    def _emit(self, sequence: RequestSequence, delta: RequestDelta) -> None:
+    def _emit(self, sequence: RequestSequence, delta: RequestDelta, *, finished: bool = False) -> None:
         request = sequence.request
         request.completion_tokens += len(delta.token_ids)
         self._counters.output_tokens += len(delta.token_ids)
-        self._outputs.append(
-            RequestOutput(
-                request_id=request.request_id,
-                index=sequence.index,
-                text=delta.text,
-                token_ids=delta.token_ids,
-                logprobs=delta.logprobs,
-                prompt_logprobs=self._due_prompt_logprobs(sequence),
-                usage=Usage(len(request.prompt_ids), request.completion_tokens),
-                finish_reason=delta.finish_reason.label,
-                stop_reason=delta.stop_reason,
-                error=delta.error,
-                finished=request.unfinished == 0,
-            )
+        output = RequestOutput(
+            request_id=request.request_id,
+            index=sequence.index,
+            text=delta.text,
+            token_ids=delta.token_ids,
+            logprobs=delta.logprobs,
+            prompt_logprobs=self._due_prompt_logprobs(sequence),
+            usage=Usage(len(request.prompt_ids), request.completion_tokens),
+            finish_reason=delta.finish_reason.label,
+            stop_reason=delta.stop_reason,
+            error=delta.error,
+            finished=finished,
         )
+        self._outputs.append((sequence.seq_id, output))
 
     def _due_prompt_logprobs(self, sequence: RequestSequence) -> tuple[LogprobEntry, ...] | None:
         """The prompt's log-probabilities, once, as soon as all of them are there."""

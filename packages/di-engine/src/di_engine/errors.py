@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+MOST_SHOWN = 200
+"""Characters of a value that a message repeats."""
+
 
 class EngineConfigError(ValueError):
     """A setting of the engine is out of range or contradicts the model, the machine or another setting."""
@@ -11,7 +14,7 @@ class EngineConfigError(ValueError):
         self.field, self.value, self.allowed = field, value, allowed
 
     def __str__(self) -> str:
-        return f"{self.field}: got {self.value!r}, allowed: {self.allowed}"
+        return f"{self.field}: got {shown(self.value)}, allowed: {self.allowed}"
 
 
 class RequestError(ValueError):
@@ -34,3 +37,12 @@ class EngineClosedError(RuntimeError):
 
     def __str__(self) -> str:
         return "the engine is closed"
+
+
+def shown(value: object) -> str:
+    """``value`` as a message repeats it: shortened, and by its type where it cannot be written down at all."""
+    try:
+        text = repr(value)
+    except Exception:  # an integer of thousands of digits, or whatever else a caller's object does
+        return f"a value of type {type(value).__name__}"
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}... ({len(text)} characters)"

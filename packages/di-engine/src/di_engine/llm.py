@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from os import PathLike
 from types import TracebackType
@@ -16,7 +19,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from di_engine.config import EngineConfig
 from di_engine.engine import LLMEngine
-from di_engine.errors import RequestError
+from di_engine.errors import EngineClosedError, RequestError
 from di_engine.loading import LoadedModel
 from di_engine.outputs import ChoiceResult, RequestOutput, RequestResult
 from di_engine.request import Prompt
@@ -41,6 +44,8 @@ class LLM:
         """
         self.engine = LLMEngine(EngineConfig.from_dict({"model": model, **config}), loaded=loaded)
         self._ids = itertools.count()
+        self._turn = threading.RLock()
+        self._running: dict[str, _Pending] = {}
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
@@ -53,7 +58,7 @@ class LLM:
         *,
         use_tqdm: bool = True,
     ) -> list[RequestResult]:
-        """Generate for every prompt.
+        """Generate for every prompt. Calls from several threads wait for each other.
 
         Args:
             prompts: text or token ids, or a sequence of prompts.
@@ -67,28 +72,13 @@ class LLM:
         Raises:
             ValueError: as many parameters as prompts are needed, and there are not. Nothing was started.
             KeyboardInterrupt: after all requests were aborted; the engine can be used on.
+            RuntimeError: somebody else stepped the engine meanwhile, and has the results.
         """
-        self.engine.has_unfinished()  # raises when the engine is closed
         items = _as_prompts(prompts)
         params = _as_params(sampling_params, len(items))
-        pending = [_Pending(prompt, each.n) for prompt, each in zip(items, params, strict=True)]
-        running: dict[str, _Pending] = {}
-        try:
-            for entry, each in zip(pending, params, strict=True):
-                request_id = f"llm-{next(self._ids)}"
-                running[request_id] = entry
-                try:
-                    self.engine.add_request(request_id, entry.prompt, each)
-                except RequestError as error:
-                    entry.refuse(str(error))
-                    del running[request_id]
-            with tqdm(total=len(pending), desc="Generating", unit="prompt", disable=not use_tqdm) as progress:
-                progress.update(len(pending) - len(running))
-                self._run(running, progress)
-        except BaseException:
-            self._give_up()
-            raise
-        return [entry.result() for entry in pending]
+        with self._turn:
+            self.engine.has_unfinished()  # raises when the engine is closed
+            return self._generate(items, params, show_progress=use_tqdm and sys.stderr is not None)
 
     def close(self) -> None:
         """Release the model and its caches. Calling it again does nothing."""
@@ -103,8 +93,35 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _run(self, running: dict[str, _Pending], progress: tqdm[Any]) -> None:
+    def _generate(
+        self, items: list[Prompt], params: list[SamplingParams], *, show_progress: bool
+    ) -> list[RequestResult]:
+        pending = [_Pending(prompt, each.n) for prompt, each in zip(items, params, strict=True)]
+        running = self._running
+        self.engine.abort(running)  # what an interruption of the clearing up left
+        running.clear()
+        try:
+            for entry, each in zip(pending, params, strict=True):
+                request_id = f"llm-{next(self._ids)}"
+                running[request_id] = entry
+                try:
+                    self.engine.add_request(request_id, entry.prompt, each)
+                except RequestError as error:
+                    entry.refuse(str(error))
+                    del running[request_id]
+            with _progress_bar(len(pending), show_progress) as advance:
+                advance(len(pending) - len(running))
+                self._run(advance)
+        except BaseException:
+            self._give_up()
+            raise
+        return [entry.result() for entry in pending]
+
+    def _run(self, advance: Callable[[int], object]) -> None:
+        running = self._running
         while running:
+            if not self.engine.has_unfinished():  # else this would wait forever
+                raise RuntimeError("somebody else stepped or aborted the engine during generate")
             for output in self.engine.step():
                 entry = running.get(output.request_id)
                 if entry is None:
@@ -112,12 +129,23 @@ class LLM:
                 entry.add(output)
                 if output.finished:
                     del running[output.request_id]
-                    progress.update()
+                    advance(1)
 
     def _give_up(self) -> None:
         """Abort everything and drop what it still has to deliver."""
-        self.engine.abort_all()
-        self.engine.step()
+        with suppress(EngineClosedError):
+            self.engine.abort_all()
+            self.engine.step()
+
+
+@contextmanager
+def _progress_bar(total: int, show: bool) -> Iterator[Callable[[int], object]]:
+    """What advances the bar. One that is not shown is not made: all bars of a process share a lock."""
+    if show:
+        with tqdm(total=total, desc="Generating", unit="prompt") as bar:
+            yield bar.update
+    else:
+        yield lambda count: None
 
 
 @dataclass(eq=False)
@@ -176,9 +204,11 @@ class _Pending:
 
 def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """A list of prompts. A sequence without any text or sequence in it is one prompt of token ids."""
-    if isinstance(prompts, str) or (isinstance(prompts, np.ndarray) and prompts.ndim == 1):
+    if isinstance(prompts, str):
         return [prompts]
-    if not isinstance(prompts, Sequence | np.ndarray):
+    if not isinstance(prompts, Sequence | np.ndarray) or (
+        isinstance(prompts, np.ndarray) and prompts.ndim == 0
+    ):
         raise TypeError(f"prompts: got {type(prompts).__name__}, allowed: a prompt, or a sequence of prompts")
     if len(prompts) and not any(isinstance(item, str | Sequence | np.ndarray) for item in prompts):
         return [cast("Sequence[int]", prompts)]
@@ -190,6 +220,10 @@ def _as_params(
 ) -> list[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * num_prompts
+    if not isinstance(params, Iterable):
+        raise TypeError(
+            f"sampling_params: got {type(params).__name__}, allowed: SamplingParams, one or several"
+        )
     listed = list(params)
     if len(listed) != num_prompts:
         raise ValueError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 import numpy as np
 from di_model.tokenizer import Tokenizer
@@ -17,7 +18,7 @@ from di_spec import (
 )
 from numpy.typing import NDArray
 
-from di_engine.errors import RequestError
+from di_engine.errors import RequestError, shown
 
 Prompt = str | Sequence[int] | NDArray[np.integer]
 """Text, or token ids."""
@@ -28,14 +29,12 @@ class Request:
     """One prompt with its sampling parameters. Its ``n`` choices are sequences of their own.
 
     prompt_ids: int32 ``[tokens]``.
-    unfinished: choices that have not ended.
     completion_tokens: output tokens of all choices so far.
     """
 
     request_id: str
     prompt_ids: NDArray[np.int32]
     params: SamplingParams
-    unfinished: int
     completion_tokens: int = 0
     sequences: list[RequestSequence] = field(default_factory=list)
 
@@ -66,7 +65,7 @@ class RequestSequence:
 def check_request_id(request_id: object) -> str:
     """The id itself. Raises RequestError for anything but a string that is not empty."""
     if not isinstance(request_id, str) or not request_id:
-        raise RequestError("request_id", f"got {request_id!r}, allowed: a string that is not empty")
+        raise RequestError("request_id", f"got {shown(request_id)}, allowed: a string that is not empty")
     return request_id
 
 
@@ -79,13 +78,14 @@ def encode_prompt(prompt: Prompt, tokenizer: Tokenizer, *, add_bos: bool) -> NDA
         add_bos: put BOS before text that does not begin with it.
 
     Raises:
-        RequestError: the prompt is empty, of another type, or holds something that is no token id.
+        RequestError: the prompt is empty, of another type, or holds something that is no token id or no character.
     """
     if isinstance(prompt, str):
+        _check_text(prompt)
         ids = tokenizer.encode(prompt)
         if ids and add_bos and ids[0] != tokenizer.bos_token_id:
             ids.insert(0, tokenizer.bos_token_id)
-    elif isinstance(prompt, Sequence | np.ndarray) and not isinstance(prompt, bytes | bytearray | memoryview):
+    elif _holds_ids(prompt):
         ids = [_token_id(index, token, tokenizer.vocab_size) for index, token in enumerate(prompt)]
     else:
         raise RequestError(
@@ -96,13 +96,30 @@ def encode_prompt(prompt: Prompt, tokenizer: Tokenizer, *, add_bos: bool) -> NDA
     return np.array(ids, dtype=np.int32)
 
 
+def _check_text(text: str) -> None:
+    """Half of a surrogate pair, as lenient decoders leave it, is no character: a tokenizer has no bytes for it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        found = f"{text[error.start]!r} at character {error.start}"
+        raise RequestError("prompt", f"got {found}, allowed: text without lone surrogates") from error
+
+
+def _holds_ids(prompt: object) -> TypeGuard[Sequence[int] | NDArray[np.integer]]:
+    if isinstance(prompt, np.ndarray):
+        return prompt.ndim > 0
+    return isinstance(prompt, Sequence) and not isinstance(prompt, bytes | bytearray | memoryview)
+
+
 def _token_id(index: int, token: object, vocab_size: int) -> int:
     try:
         value = -1 if isinstance(token, bool | np.bool_) else operator.index(token)  # type: ignore[arg-type]
     except TypeError:
         value = -1
     if not 0 <= value < vocab_size:
-        raise RequestError("prompt", f"token {index}: got {token!r}, allowed: token ids 0..{vocab_size - 1}")
+        raise RequestError(
+            "prompt", f"token {index}: got {shown(token)}, allowed: token ids 0..{vocab_size - 1}"
+        )
     return value
 
 
@@ -113,7 +130,7 @@ def check_params(params: object, vocab_size: int) -> SamplingParams:
     try:
         params.validate_for(vocab_size)
     except InvalidParameterError as error:
-        raise RequestError(error.field, f"got {error.value!r}, allowed: {error.allowed}") from error
+        raise RequestError(error.field, f"got {shown(error.value)}, allowed: {error.allowed}") from error
     return params
 
 
