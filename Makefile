@@ -1,6 +1,6 @@
 # The two commands of the README: `make run` and `make test`. Everything they need goes into .venv.
 #   PYTHON=python3.12   the interpreter (3.11 to 3.13)
-#   PIP_FLAGS=...       passed to pip, e.g. --index-url of a PyTorch CPU mirror
+#   PIP_FLAGS=...       passed to pip, e.g. --extra-index-url of PyTorch's CPU wheels
 PYTHON ?= python3
 PIP_FLAGS ?=
 VENV := .venv
@@ -8,6 +8,9 @@ PIP := $(VENV)/bin/pip --disable-pip-version-check -q
 PACKAGES := di-kernels di-cache di-scheduler di-model di-spec di-engine
 EDITABLE := $(foreach package,$(PACKAGES),-e packages/$(package))
 INPUTS := constraints.txt Makefile $(wildcard packages/*/pyproject.toml packages/*/CMakeLists.txt packages/*/csrc/* packages/*/csrc/*/*)
+BUILD_TOOLS := hatchling scikit-build-core nanobind ninja editables $(if $(shell command -v cmake),,cmake)
+TEST_TOOLS := pytest pytest-timeout hypothesis ruff mypy clang-format
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 DEMO := .cache/demo-checkpoint
 
 .PHONY: setup run test lint sanitize wheels format clean
@@ -15,16 +18,18 @@ DEMO := .cache/demo-checkpoint
 setup: $(VENV)/.ready
 
 $(VENV)/.ready: $(INPUTS)
-	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install $(PIP_FLAGS) -c constraints.txt torch numpy hatchling scikit-build-core nanobind ninja editables
+	@$(PYTHON) -c '$(SUPPORTED)' || { echo "$(PYTHON) is $$($(PYTHON) --version 2>&1); Python 3.11 to 3.13 is needed: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@if test -x $(VENV)/bin/python && ! $(VENV)/bin/python -c '$(SUPPORTED)'; then rm -rf $(VENV); fi
+	test -x $(VENV)/bin/pip || $(PYTHON) -m venv $(VENV)
+	$(PIP) install $(PIP_FLAGS) -c constraints.txt torch numpy $(BUILD_TOOLS)
 	$(PIP) install $(PIP_FLAGS) -c constraints.txt --no-build-isolation $(EDITABLE)
-	$(PIP) install $(PIP_FLAGS) -c constraints.txt pytest pytest-timeout hypothesis ruff mypy clang-format build
+	$(PIP) install $(PIP_FLAGS) -c constraints.txt $(TEST_TOOLS)
 	touch $@
 
 # A real generation through all six packages, on a small random checkpoint written on the spot.
 run: setup
 	test -f $(DEMO)/config.json || $(VENV)/bin/di demo-checkpoint $(DEMO)
-	$(VENV)/bin/di generate $(DEMO) --prompt "The quick brown fox" --max-tokens 48 --seed 7
+	$(VENV)/bin/di generate $(DEMO) --prompt "The quick brown fox" --max-tokens 48 --seed 7 --ignore-eos
 
 # Threads that wait asleep: the tests' pieces of work are small, and a busy machine makes spinning threads slow.
 test: setup
