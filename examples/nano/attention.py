@@ -79,7 +79,9 @@ class BatchAttention:
             self.record(q, entries, log_sum, role, state)
         out = rotate(out, table, inverse=True).to(self.dtype)
         grouped = out.reshape(batch, length, text.o_groups, -1)
-        matrix = self.parameters[f"{prefix}.wo_a.weight"].to(self.dtype).view(text.o_groups, text.o_lora_rank, -1)
+        matrix = (
+            self.parameters[f"{prefix}.wo_a.weight"].to(self.dtype).view(text.o_groups, text.o_lora_rank, -1)
+        )
         low_rank = torch.einsum("btgk,gnk->btgn", grouped, matrix).flatten(2)
         return self.project(low_rank, f"{prefix}.wo_b")
 
@@ -132,7 +134,10 @@ class BatchAttention:
         text, prefix = self.text, f"layers.{role.index}.attn.indexer"
         q = self.project(q_latent, f"{prefix}.wq_b").view(*x.shape[:2], text.index_n_heads, -1)
         q = rotate(q, table[rows])
-        factors = self.project(x, f"{prefix}.weights_proj").float() * (text.index_head_dim * text.index_n_heads) ** -0.5
+        factors = (
+            self.project(x, f"{prefix}.weights_proj").float()
+            * (text.index_head_dim * text.index_n_heads) ** -0.5
+        )
         total = torch.zeros(*x.shape[:2], keys.shape[1])
         for head in range(text.index_n_heads):
             dots = q[:, :, head].to(self.dtype) @ keys.to(self.dtype).transpose(1, 2)
@@ -143,7 +148,11 @@ class BatchAttention:
     def select(self, scores: Tensor, role: LayerRole, state: BatchState) -> None:
         """Entries of the ``index_topk`` best scores, within the candidate blocks behind their source (9)."""
         text = self.text
-        if role.candidate_source is not None and not role.is_candidate_source and state.candidates is not None:
+        if (
+            role.candidate_source is not None
+            and not role.is_candidate_source
+            and state.candidates is not None
+        ):
             scores = scores.masked_fill(~state.candidates, -torch.inf)
         state.selected[role.index] = best_of_each_row(scores, text.index_topk) & (scores > -torch.inf)
         size, count = text.candidate_block_size, scores.shape[2] // text.candidate_block_size

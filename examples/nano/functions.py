@@ -75,7 +75,9 @@ class _SinkAttention(torch.autograd.Function):
         return dq, (dk + dv).sum(dim=1), dsink, None, None
 
 
-def sink_attention(q: Tensor, keys: Tensor, sink: Tensor, mask: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def sink_attention(
+    q: Tensor, keys: Tensor, sink: Tensor, mask: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
     """Softmax attention with a sink over ``keys``, which are the values too (attention specification, 10).
 
     Args:

@@ -57,7 +57,11 @@ class BatchModel:
     """
 
     def __init__(
-        self, config: ModelConfig, parameters: Parameters, engram: EngramData, dtype: torch.dtype = torch.float32
+        self,
+        config: ModelConfig,
+        parameters: Parameters,
+        engram: EngramData,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self.text, self.parameters, self.engram_data, self.dtype = config.text, parameters, engram, dtype
         self.attention = BatchAttention(config, parameters, dtype)
@@ -115,7 +119,8 @@ class BatchModel:
         post = torch.sigmoid(z[:, m : 2 * m] * scale[1] + base[m : 2 * m]) * 2.0
         mixing = (z[:, 2 * m :] * scale[2] + base[2 * m :]).T.reshape(m, m, -1)
         comb = sinkhorn(mixing, text.hc_eps, text.hc_sinkhorn_iters)
-        return Mixes(pre, post, comb.permute(2, 0, 1))
+        # Products of small matrices are several times slower on a transposed one.
+        return Mixes(pre, post, comb.permute(2, 0, 1).contiguous())
 
     def experts(self, x: Tensor, prefix: str) -> tuple[Tensor, Tensor]:
         """Routed and shared experts of rows ``[rows, D]``, and the load of each routed expert (4)."""
@@ -128,9 +133,8 @@ class BatchModel:
         counts = torch.bincount(ids.flatten(), minlength=text.n_routed_experts)
         rows = x.to(self.dtype)
         sorted_rows, sorted_weights = rows[order // k], weights.flatten()[order]
-        pieces = zip(
-            sorted_rows.split(counts.tolist()), sorted_weights.split(counts.tolist()), strict=True
-        )
+        sizes = counts.tolist()
+        pieces = zip(torch.split(sorted_rows, sizes), torch.split(sorted_weights, sizes), strict=True)
         outputs = [self._expert(r, w, f"{prefix}.experts.{e}") for e, (r, w) in enumerate(pieces)]
         back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
         routed = torch.cat(outputs)[back].view(len(x), k, -1).sum(dim=1)
@@ -140,7 +144,10 @@ class BatchModel:
     def _expert(self, x: Tensor, weight: Tensor | None, name: str) -> Tensor:
         """One SwiGLU MLP, the routing weight applied before its last matrix (4.4, 4.5)."""
         limit = self.text.swiglu_limit
-        gate, up = self.project(x, f"{name}.w1").clamp(max=limit), self.project(x, f"{name}.w3").clamp(-limit, limit)
+        gate, up = (
+            self.project(x, f"{name}.w1").clamp(max=limit),
+            self.project(x, f"{name}.w3").clamp(-limit, limit),
+        )
         activation = functional.silu(gate) * up
         if weight is not None:
             activation = activation * weight[:, None].to(activation.dtype)

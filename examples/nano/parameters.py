@@ -45,7 +45,12 @@ def is_trained(name: str) -> bool:
 
 def decays(name: str, tensor: Tensor) -> bool:
     """Whether weight decay applies: matrices, but neither embeddings, n-gram tables nor hyper-connections."""
-    return tensor.dim() == 2 and not name.startswith("embed.") and ".engram.embed" not in name and ".hc_" not in name
+    return (
+        tensor.dim() == 2
+        and not name.startswith("embed.")
+        and ".engram.embed" not in name
+        and ".hc_" not in name
+    )
 
 
 def _initial(spec: TensorSpec, streams: int, generator: torch.Generator) -> Tensor:

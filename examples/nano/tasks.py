@@ -87,7 +87,11 @@ def recall_at(random: Random, words: Vocabulary, distance: int, names: int, fill
     asked = random.choice(chosen)
     given = "".join(f"Now {name} has {values[name]}.\n" for name in chosen)
     text = filler(random, distance)
-    return Piece(f"{BOS_TOKEN}{given}{text}\nNow {asked} has"), Piece(f" {values[asked]}", answer=True), Piece(".\n")
+    return (
+        Piece(f"{BOS_TOKEN}{given}{text}\nNow {asked} has"),
+        Piece(f" {values[asked]}", answer=True),
+        Piece(".\n"),
+    )
 
 
 def arithmetic(random: Random) -> Sample:

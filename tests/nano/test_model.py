@@ -11,6 +11,7 @@ from di_model.numerics import Numerics
 from di_model.reference import ReferenceModel
 from di_model.testing import tiny_config
 from di_model.testing.tokenizer import tiny_tokenizer
+
 from examples.nano.functions import sink_attention, sinkhorn
 from examples.nano.model import BatchModel
 from examples.nano.parameters import initial_parameters
@@ -43,7 +44,9 @@ def test_logits_equal_the_reference(length: int) -> None:
         output = model.forward(ids, sparse=True)
         for row in range(len(ids)):
             expected = reference.forward(ids[row]).logits
-            torch.testing.assert_close(model.logits(output.hidden[row]), expected, atol=TOLERANCE, rtol=TOLERANCE)
+            torch.testing.assert_close(
+                model.logits(output.hidden[row]), expected, atol=TOLERANCE, rtol=TOLERANCE
+            )
 
 
 def test_gradients_equal_the_reference() -> None:

@@ -1,0 +1,71 @@
+"""The stages of nano's training: recall alone and short first, longer only once learnt, then text beside it.
+
+Recall from far away does not appear by itself at this size and budget. What works: a dense task, few names, answers
+that weigh more, and growth by what has been learnt instead of by a clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What batches look like, and when the next stage begins.
+
+    Attributes:
+        name: for the log.
+        length: tokens of a row.
+        names: different names in a recall row.
+        filler: most characters of other text between two statements of a recall row.
+        text: share of rows that are running text.
+        tasks: share of rows that are packed chats (arithmetic, JSON, definitions); the rest is recall.
+        sparse: attend to selected entries only.
+        index: train the indexer.
+        accuracy: running exact match of recall that ends the stage.
+        steps: least steps of the stage.
+    """
+
+    name: str
+    length: int
+    names: int
+    filler: int = 0
+    text: float = 0.0
+    tasks: float = 0.0
+    sparse: bool = False
+    index: bool = False
+    accuracy: float = 0.9
+    steps: int = 50
+
+
+STAGES = (
+    Stage("recall of 4 names in 128 tokens", length=128, names=4),
+    Stage("recall of 12 names in 128 tokens", length=128, names=12, accuracy=0.85),
+    Stage("recall of 24 names in 256 tokens", length=256, names=24, accuracy=0.85),
+    Stage("recall of 48 names in 512 tokens", length=512, names=48, index=True, accuracy=0.85),
+    Stage(
+        "recall between text, text beside it",
+        512,
+        24,
+        filler=160,
+        text=0.4,
+        tasks=0.2,
+        index=True,
+        steps=1500,
+    ),
+    Stage("all of it in 1,024 tokens", 1024, 40, filler=160, text=0.5, tasks=0.2, index=True, steps=1500),
+    Stage(
+        "selected entries only",
+        1024,
+        40,
+        filler=160,
+        text=0.5,
+        tasks=0.2,
+        sparse=True,
+        index=True,
+        steps=1500,
+    ),
+    Stage(
+        "4,096 tokens", 4096, 100, filler=160, text=0.5, tasks=0.2, sparse=True, index=True, steps=1_000_000
+    ),
+)
