@@ -33,6 +33,26 @@ ERRORS = [
 ]
 
 
+class Unspeakable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+def test_a_message_repeats_no_more_than_the_beginning_of_a_value() -> None:
+    for error in (
+        EngineConfigError("model", "x" * 10**6, "a path"),
+        InvalidParameterError("stop", "x" * 10**6, "a string"),
+        ConfigError("hidden_act", "x" * 10**6, "silu"),
+    ):
+        assert "(1000002 characters)" in str(error)
+        assert len(str(error)) < 300
+
+
+def test_a_value_without_a_spelling_is_named_by_its_type() -> None:
+    assert "a value of type int" in str(InvalidParameterError("seed", 10**5000, "64 bits"))
+    assert "a value of type Unspeakable" in str(EngineConfigError("model", Unspeakable(), "a path"))
+
+
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_an_error_survives_pickling(error: Exception) -> None:
     copy = pickle.loads(pickle.dumps(error))

@@ -15,7 +15,7 @@ namespace di {
 
 constexpr int64_t kWorkPerThread = 1 << 16;
 
-int num_threads();          // threads used by the kernels; default: what OpenMP offers
+int num_threads();          // threads used by the kernels; default: what OpenMP offers; 1 in a forked child
 int64_t work_per_thread();  // operations that are worth waking a thread for
 void set_num_threads(int count, int64_t work_per_thread);  // both at least 1
 

@@ -112,3 +112,25 @@ def test_wrong_counts_are_refused(value: object) -> None:
         set_num_threads(value)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="work_per_thread is"):
         set_num_threads(num_threads(), work_per_thread=value)  # type: ignore[arg-type]
+
+
+FORK = """
+import os, signal, torch
+from di_kernels import num_threads, set_num_threads
+from di_kernels.ops.linear import LinearWeight, linear
+x, weight = torch.ones(64, 256), LinearWeight.dense(torch.ones(256, 256))
+set_num_threads(2)
+before = linear(x, weight)
+child = os.fork()
+if child == 0:
+    signal.alarm(20)  # a child that waits for threads it does not have is ended
+    set_num_threads(2)
+    os._exit(0 if num_threads() == 1 and torch.equal(linear(x, weight), before) else 1)
+assert num_threads() == 2
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_computes_on_one_thread() -> None:
+    subprocess.run([sys.executable, "-c", FORK], check=True, timeout=60)

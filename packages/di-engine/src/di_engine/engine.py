@@ -11,7 +11,8 @@ from types import TracebackType
 
 import numpy as np
 import torch
-from di_kernels import set_num_threads
+from di_kernels import num_threads, set_num_threads
+from di_kernels.errors import shown
 from di_model.config import ModelConfig
 from di_model.tokenizer import Tokenizer
 from di_scheduler import (
@@ -37,7 +38,7 @@ from numpy.typing import NDArray
 
 from di_engine.capacity import Capacity
 from di_engine.config import EngineConfig
-from di_engine.errors import EngineClosedError, RequestError, shown
+from di_engine.errors import EngineClosedError, RequestError
 from di_engine.loading import LoadedModel, load_model
 from di_engine.outputs import RequestOutput, prompt_entries
 from di_engine.request import (
@@ -89,7 +90,7 @@ class LLMEngine:
         """
         if config.num_threads is not None:
             set_num_threads(config.num_threads)
-            torch.set_num_threads(config.num_threads)
+            torch.set_num_threads(num_threads())  # not what was asked for in a forked child
         self.config = config
         loaded = load_model(config) if loaded is None else loaded
         self._open_core: _Core | None = _Core(loaded, runner(loaded), TokenBytes(loaded.tokenizer.raw))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-MOST_SHOWN = 200
-"""Characters of a value that a message repeats."""
+from di_kernels.errors import shown
 
 
 class EngineConfigError(ValueError):
@@ -37,12 +36,3 @@ class EngineClosedError(RuntimeError):
 
     def __str__(self) -> str:
         return "the engine is closed"
-
-
-def shown(value: object) -> str:
-    """``value`` as a message repeats it: shortened, and by its type where it cannot be written down at all."""
-    try:
-        text = repr(value)
-    except Exception:  # an integer of thousands of digits, or whatever else a caller's object does
-        return f"a value of type {type(value).__name__}"
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}... ({len(text)} characters)"

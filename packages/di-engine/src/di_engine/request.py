@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeGuard
 
 import numpy as np
+from di_kernels.errors import shown
 from di_model.tokenizer import Tokenizer
 from di_spec import (
     InvalidParameterError,
@@ -18,7 +19,7 @@ from di_spec import (
 )
 from numpy.typing import NDArray
 
-from di_engine.errors import RequestError, shown
+from di_engine.errors import RequestError
 
 Prompt = str | Sequence[int] | NDArray[np.integer]
 """Text, or token ids."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 
 def num_threads() -> int:
-    """Threads used by the CPU kernels; by default what the OpenMP runtime offers."""
+    """Threads used by the CPU kernels; by default what the OpenMP runtime offers, and always 1 in a forked child."""
     from di_kernels import _native
 
     return int(_native.num_threads())
@@ -29,3 +32,14 @@ def set_num_threads(count: int, *, work_per_thread: int | None = None) -> None:
 def _check(name: str, value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} is {value!r}; it must be an integer of at least 1")
+
+
+def _keep_to_one_thread() -> None:
+    """Torch shares the kernels' thread runtime, whose threads a forked child does not have."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keep_to_one_thread)

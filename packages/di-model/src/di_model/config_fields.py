@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from di_kernels.errors import shown
+
 T = TypeVar("T")
 
 
@@ -32,7 +34,7 @@ class ConfigError(ValueError):
         super().__init__(key, value, supported)
 
     def __str__(self) -> str:
-        return f"{self.key} = {_shown(self.value)} is not supported; supported: {self.supported}"
+        return f"{self.key} = {shown(self.value)} is not supported; supported: {self.supported}"
 
 
 class MissingKeysError(ConfigError):
@@ -47,11 +49,6 @@ class MissingKeysError(ConfigError):
 
     def __str__(self) -> str:
         return f"configuration lacks {len(self.keys)} required key(s): {', '.join(self.keys)}"
-
-
-def _shown(value: object, limit: int = 200) -> str:
-    text = repr(value)
-    return text if len(text) <= limit else text[:limit] + "…"
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from di_kernels.errors import shown
+
 GREEDY_TEMPERATURE = 1e-5
 """Temperatures below this mean the arg-max (decoding spec, 1.1 and 4.5)."""
 
@@ -32,7 +34,7 @@ class InvalidParameterError(ValueError):
         self.field, self.value, self.allowed = field, value, allowed
 
     def __str__(self) -> str:
-        return f"{self.field}: got {self.value!r}, allowed: {self.allowed}"
+        return f"{self.field}: got {shown(self.value)}, allowed: {self.allowed}"
 
 
 @dataclass(frozen=True, kw_only=True)
