@@ -6,9 +6,11 @@ import dataclasses
 import enum
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -16,8 +18,15 @@ from rich.console import Console
 EXIT_FAILURE = 1
 """What was asked for did not succeed: a prompt failed, a check missed, a checkpoint is bad."""
 EXIT_USAGE = 2
-"""The command line itself is wrong."""
+"""The command line is wrong: an option, a value that is not allowed for anyone, for this model or for this machine, or
+a path where nothing is."""
 EXIT_INTERRUPTED = 130
+
+HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+"""How model hubs call a model."""
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""C0 and C1 control characters other than newline and tab."""
 
 PIPE_WIDTH = 160
 """Columns of a table that is written to a file or a pipe."""
@@ -35,12 +44,49 @@ class CommandError(Exception):
 def user_errors(exit_code: int = EXIT_FAILURE) -> Iterator[None]:
     """Turn the typed errors that bad input raises (all are ValueError or OSError) into a CommandError.
 
-    Wrap only what reads input: inside, a ValueError means that the input is wrong.
+    Wrap only what reads input: inside, a ValueError means that the input is wrong. A setting that the model or the
+    machine does not allow is always the command line's fault.
     """
     try:
         yield
-    except (ValueError, OSError) as error:
-        raise CommandError(str(error), exit_code) from error
+    except OSError as error:
+        known = error.filename is not None and error.strerror is not None
+        raise CommandError(
+            f"{error.filename}: {error.strerror}" if known else str(error), exit_code
+        ) from error
+    except ValueError as error:
+        raise CommandError(str(error), EXIT_USAGE if _is_setting(error) else exit_code) from error
+
+
+def _is_setting(error: ValueError) -> bool:
+    """Whether the value of an option is at fault, and no file."""
+    from di_cache import CacheConfigError
+
+    from di_engine.errors import EngineConfigError
+
+    return isinstance(error, EngineConfigError | CacheConfigError)
+
+
+def existing_model(path: str | Path) -> Path:
+    """The path, if anything is there.
+
+    Raises:
+        CommandError: nothing is; a name such as ``org/name`` on a model hub gets the way to a directory.
+    """
+    text = os.fspath(path)
+    if os.path.exists(text):
+        return Path(text)
+    message = f"no model at {text}: a model is a checkpoint directory here"
+    if HUB_NAME.fullmatch(text):
+        message += (
+            f"; to use one of a hub, download it first: hf download {text} --local-dir {Path(text).name}"
+        )
+    raise CommandError(message, EXIT_USAGE)
+
+
+def printable(text: str) -> str:
+    """``text`` with its control characters, newline and tab excepted, as ``\\x1b``: a terminal obeys the raw ones."""
+    return CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def stdout_console() -> Console:
