@@ -2,12 +2,16 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
+from importlib import metadata
 
+import pytest
 import torch
 from di_engine.cli import run
-from di_engine.doctor import Backend, Diagnosis, diagnose
+from di_engine.doctor import LEVELS, Backend, Diagnosis, diagnose, instruction_level
+from di_engine.versions import installed_versions
 from di_kernels import num_threads
 
 
@@ -48,7 +52,38 @@ def test_json_and_text(capsys):
     assert "backend cpu" in capsys.readouterr().out
 
 
-def test_help_needs_no_torch():
+@pytest.mark.parametrize("arguments", [["--help"], ["generate", "--help"], ["--version"]])
+def test_help_needs_no_torch(arguments):
     """Starting the command line is fast because heavy modules wait for the command that needs them."""
-    code = "import sys; from di_engine.cli import run; run(['--help']); sys.exit('torch' in sys.modules)"
+    code = f"import sys; from di_engine.cli import run; run({arguments}); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode == 0
+
+
+def test_module_runs_as_the_command_and_shows_versions():
+    command = [sys.executable, "-m", "di_engine", "--version"]
+    shown = subprocess.run(
+        command, capture_output=True, timeout=60, text=True, check=True
+    ).stdout.splitlines()
+    packages = ("di-engine", "di-spec", "di-model", "di-cache", "di-scheduler", "di-kernels", "torch")
+    assert {f"{name} {metadata.version(name)}" for name in packages} <= set(shown)
+    assert f"Python {platform.python_version()}" in shown
+    assert {str(version) for version in diagnose().versions} == set(shown)
+
+
+def test_package_that_is_not_installed_has_no_version(monkeypatch):
+    def absent(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", absent)
+    assert str(installed_versions()[0]) == "di-engine (not installed)"
+
+
+def test_instruction_level_is_the_best_that_has_all_its_extensions():
+    best = set(dict(LEVELS)["x86-64-v4"])
+    middle = set(dict(LEVELS)["x86-64-v3"])
+    assert instruction_level("x86_64", best) == "x86-64-v4"
+    assert instruction_level("x86_64", best - {"avx512vl"}) == "x86-64-v3"
+    assert instruction_level("x86_64", middle) == "x86-64-v3"
+    assert instruction_level("x86_64", middle - {"fma"}) == "baseline"
+    assert instruction_level("x86_64", set()) is None
+    assert instruction_level("aarch64", {"asimd"}) is None

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 
 from di_engine.capacity import available_memory
+from di_engine.versions import Version, installed_versions
 
 INSTRUCTION_SETS = (
     "sse4_2",
@@ -44,19 +45,33 @@ INSTRUCTION_SETS = (
 )
 """Names (as Linux spells them) of the extensions that matrix kernels use, x86 then Arm."""
 
+_V3 = ("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave")
+LEVELS = (
+    ("x86-64-v4", (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")),
+    ("x86-64-v3", _V3),
+)
+"""Levels of the x86-64 psABI, best first, that the CPU kernels are compiled for besides the baseline; with what each
+adds to the baseline and v2, as Linux spells it."""
+
 NATIVE_MODULES = ("di_kernels._native", "di_scheduler._native")
 THREAD_RUNTIMES = ("libgomp", "libomp", "libiomp5", "libtbb")
 
 
 @dataclass(frozen=True)
 class Cpu:
-    """The processor: its name, architecture, cores of the machine, cores this process may use, extensions."""
+    """The processor: its name, architecture, cores of the machine, cores this process may use, extensions.
+
+    ``level`` is the highest of ``LEVELS`` that has all of its extensions, ``baseline`` below them; None where the
+    platform does not tell, or has no such levels. It is also what the loader goes by when it picks among the variants
+    of a CPU kernel, which are compiled for these levels and the baseline.
+    """
 
     model: str | None
     architecture: str
     cores: int
     usable_cores: int
     instruction_sets: tuple[str, ...]
+    level: str | None
 
 
 @dataclass(frozen=True)
@@ -122,7 +137,7 @@ class Backend:
 class Diagnosis:
     """Everything that ``di doctor`` reports."""
 
-    python: str
+    versions: tuple[Version, ...]
     system: str
     cpu: Cpu
     memory: Memory
@@ -144,7 +159,7 @@ def diagnose() -> Diagnosis:
     native = tuple(_native_module(name) for name in NATIVE_MODULES)
     accelerators = (*_cuda_devices(), *_ascend_devices())
     return Diagnosis(
-        python=platform.python_version(),
+        versions=installed_versions(),
         system=platform.platform(),
         cpu=_cpu(),
         memory=_memory(),
@@ -166,7 +181,15 @@ def _cpu() -> Cpu:
         cores=os.cpu_count() or usable,
         usable_cores=usable,
         instruction_sets=tuple(name for name in INSTRUCTION_SETS if name in flags),
+        level=instruction_level(platform.machine(), flags),
     )
+
+
+def instruction_level(architecture: str, flags: set[str]) -> str | None:
+    """The best of ``LEVELS`` for a processor with these flags of ``/proc/cpuinfo``; see :class:`Cpu`."""
+    if architecture != "x86_64" or not flags:
+        return None
+    return next((name for name, needed in LEVELS if flags.issuperset(needed)), "baseline")
 
 
 def _first_processor(cpuinfo: str) -> dict[str, str]:

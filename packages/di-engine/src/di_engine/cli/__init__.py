@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
 from di_engine.cli import demo, doctor, generate, inspect, verify
-from di_engine.cli.common import EXIT_INTERRUPTED, EXIT_USAGE, CommandError
+from di_engine.cli.common import EXIT_INTERRUPTED, EXIT_USAGE, CommandError, printable
+from di_engine.versions import installed_versions
 
 __all__ = ["app", "main", "run"]
 
@@ -18,13 +20,35 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # its tables cut long option names short
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("generate")(generate.command)
-app.command("inspect")(inspect.command)
-app.command("doctor")(doctor.command)
-app.command("demo-checkpoint")(demo.command)
+app.command("generate", epilog=generate.EXAMPLE)(generate.command)
+app.command("inspect", short_help="Show what a checkpoint amounts to.")(inspect.command)
+app.command("doctor", short_help="Say what this machine can run.")(doctor.command)
+app.command("demo-checkpoint", short_help="Write a small random checkpoint.")(demo.command)
 app.add_typer(verify.app, name="verify")
+
+
+def _show_versions(wanted: bool) -> None:
+    if wanted:
+        typer.echo("\n".join(map(str, installed_versions())))
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_show_versions,
+            is_eager=True,
+            help="Show the versions of our packages, torch and Python.",
+        ),
+    ] = False,
+) -> None:
+    """What ``di`` itself takes, before a command."""
 
 
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -34,10 +58,11 @@ _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: that of the process) and return its exit code.
 
-    0: all is well; 1: what was asked for did not succeed; 2: the command line is wrong; 130: interrupted.
+    0: all is well; 1: what was asked for did not succeed; 2: the command line is wrong, a value that the model or the
+    machine does not allow included; 130: interrupted.
     """
     try:
-        result = app(None if arguments is None else list(arguments), standalone_mode=False)
+        result = app(None if arguments is None else list(arguments), prog_name="di", standalone_mode=False)
     except CommandError as error:
         return _report(error.message, error.exit_code)
     except _UsageError as error:
@@ -54,5 +79,5 @@ def main() -> None:
 
 def _report(message: str, exit_code: int) -> int:
     if message:  # empty when no command was given: then the help has been shown
-        sys.stderr.write(f"di: {message}\n")
+        sys.stderr.write(f"di: {printable(message) if sys.stderr.isatty() else message}\n")
     return exit_code

@@ -10,7 +10,7 @@ from rich.table import Table
 from di_engine.cli.common import EXIT_FAILURE, bytes_text, print_json, stdout_console
 
 if TYPE_CHECKING:
-    from di_engine.doctor import Backend, Diagnosis
+    from di_engine.doctor import Backend, Cpu, Diagnosis
 
 
 def command(
@@ -35,10 +35,12 @@ def _table(diagnosis: Diagnosis) -> Table:
     total = "total unknown" if memory.total is None else bytes_text(memory.total)
     table = Table(show_header=False, box=None, pad_edge=False)
     rows = [
-        ("system", f"{diagnosis.system}, Python {diagnosis.python}"),
+        ("system", diagnosis.system),
+        ("versions", ", ".join(map(str, diagnosis.versions))),
         ("processor", f"{cpu.model or 'unknown'} ({cpu.architecture})"),
         ("cores", f"{cpu.cores}, usable by this process: {cpu.usable_cores}"),
         ("instruction sets", " ".join(cpu.instruction_sets) or "unknown on this platform"),
+        ("kernel variant", _variant_text(cpu)),
         ("memory", f"{total}, available to this process: {bytes_text(memory.available)}"),
         (
             "torch",
@@ -63,6 +65,13 @@ def _table(diagnosis: Diagnosis) -> Table:
     for label, text in rows:
         table.add_row(label, text)
     return table
+
+
+def _variant_text(cpu: Cpu) -> str:
+    """Every variant gives the same bits; the better ones are faster."""
+    if cpu.level is None:
+        return "unknown on this platform"
+    return f"{cpu.level}, the best that this processor has of x86-64-v4, x86-64-v3 and the baseline"
 
 
 def _backend_text(backend: Backend) -> str:

@@ -15,7 +15,9 @@ from di_engine.cli.common import EXIT_FAILURE, plain, print_json, user_errors
 if TYPE_CHECKING:
     from di_engine.verify import EqualityReport, Finding, Verdict
 
-app = typer.Typer(help="Check that this installation computes what it should.", no_args_is_help=True)
+app = typer.Typer(
+    help="Check that this installation computes what it should.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @app.command("golden")
