@@ -1,7 +1,11 @@
 """``di generate``: where prompts come from, what comes out, and what a mistake costs."""
 
+import dataclasses
+import enum
+import inspect
 import io
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -9,8 +13,11 @@ import time
 from pathlib import Path
 
 import pytest
-from di_engine import LLM, SamplingParams
+from di_engine import LLM, EngineConfig, SamplingParams
 from di_engine.cli import run
+from di_engine.cli.generate import command as generate_command
+from di_model.config import ModelConfig
+from di_model.tokenizer import Tokenizer
 
 GREEDY = ["--temperature", "0", "--max-tokens", "5", "--max-num-seqs", "4"]
 
@@ -135,7 +142,8 @@ def test_forced_tokens_bias_and_stops(capsys, checkpoint):
     [
         (["--prompt", "a"], 2, "MODEL: got none"),
         (["{model}", "--model", "{model}", "--prompt", "a"], 2, "MODEL: got two"),
-        (["nowhere", "--prompt", "a"], 1, "nowhere"),
+        (["nowhere", "--prompt", "a"], 2, "no model at nowhere: a model is a checkpoint directory here"),
+        (["org/name", "--prompt", "a"], 2, "download it first: hf download org/name"),
         (["{model}", "--prompt", "a", "--prompt-file", "x"], 2, "--prompt-file"),
         (["{model}", "--prompt-file", "absent.jsonl"], 2, "absent.jsonl"),
         (["{model}", "--prompt", "a", "--temperature", "-1"], 2, "temperature: got -1.0"),
@@ -143,10 +151,20 @@ def test_forced_tokens_bias_and_stops(capsys, checkpoint):
         (["{model}", "--prompt", "a", "--top-p", "1.5"], 2, "top_p: got 1.5"),
         (["{model}", "--prompt", "a", "--max-tokens", "0"], 2, "max_tokens: got 0"),
         (["{model}", "--prompt", "a", "--max-tokens", "many"], 2, "--max-tokens"),
-        (["{model}", "--prompt", "a", "--logit-bias", "x=1"], 2, "--logit-bias: got 'x'"),
+        (
+            ["{model}", "--prompt", "a", "--logit-bias", "x=1"],
+            2,
+            "--logit-bias: got 'x=1', allowed: ID=VALUE",
+        ),
+        (["{model}", "--prompt", "a", "--logit-bias", "5"], 2, "--logit-bias: got '5', allowed: ID=VALUE"),
+        (["{model}", "--prompt", "a", "--logit-bias", "5000=1"], 2, "logit_bias: got 5000"),
+        (["{model}", "--prompt", "a", "--golden-token-ids", "5,,7"], 2, "--golden-token-ids: got '5,,7'"),
+        (["{model}", "--prompt", "a", "--logprobs", "1"], 2, "--logprobs: text does not show it; add --json"),
+        (["{model}", "--prompt", "a", "--no-detokenize"], 2, "--no-detokenize: leaves nothing to show"),
+        (["{model}", "--prompt", "a", "--kv-cache-bytes", "10"], 2, "kv_cache_bytes: got 10"),
         (["{model}", "--prompt", "a", "--policy", "random"], 2, "policy: got 'random'"),
         (["{model}", "--prompt", "a", "--block-size", "5"], 2, "block_size: got 5"),
-        (["{model}", "--prompt", "a", "--max-model-len", "1000000"], 1, "max_model_len: got 1000000"),
+        (["{model}", "--prompt", "a", "--max-model-len", "1000000"], 2, "max_model_len: got 1000000"),
         (["{model}", "--prompt", "a", "--nonsense"], 2, "--nonsense"),
     ],
 )
@@ -161,6 +179,70 @@ def test_mistakes_give_one_line(capsys, checkpoint, monkeypatch, tmp_path, argum
     assert captured.out == ""
 
 
+SECONDS = r"\d+\.\d\d s, \d+\.\d tokens/s\n"
+
+
+def test_closing_line_counts_tokens_and_says_why_they_ended(capsys, checkpoint):
+    forced = ["--max-num-seqs", 4, "--golden-token-ids", "9,10,11"]
+    one = [checkpoint, "--prompt", "a", *forced]
+    ended = {
+        "3 tokens, stopped: length": ["--max-tokens", 3],
+        "1 token, stopped: length": ["--max-tokens", 1],
+        "2 tokens, stopped: stop token 10": ["--stop-token-id", 10],
+    }
+    for line, options in ended.items():
+        assert re.fullmatch(f"{line}, {SECONDS}", generate(capsys, *one, *options).err)
+    end = generate(capsys, *one[:3], "--max-num-seqs", 4, "--golden-token-ids", "9,1").err
+    assert re.fullmatch(f"2 tokens, stopped: end of text, {SECONDS}", end)
+    several = generate(capsys, *one, "--prompt", "b", "--prompt", "", "--max-tokens", 3, exit_code=1).err
+    refused, closing = several.splitlines(keepends=True)
+    assert refused.startswith("di: prompt 2: ")
+    assert re.fullmatch(f"3 prompts: 6 tokens, stopped: 2 length, 1 error, {SECONDS}", closing)
+
+
+def test_closing_line_keeps_out_of_json_and_quiet_runs(capsys, checkpoint):
+    for option in ("--json", "--quiet", "-q"):
+        assert generate(capsys, checkpoint, "--prompt", "a", *GREEDY, option).err == ""
+
+
+def test_control_characters_reach_pipes_but_no_terminal(capsys, checkpoint, monkeypatch):
+    tokenizer = Tokenizer.from_file(checkpoint, ModelConfig.from_file(checkpoint))
+    raw = "a\x1b[2J\x00\x7f\x9b\tb\n\r"
+    ids = tokenizer.encode(raw)
+    options = [checkpoint, "--prompt", "x", "--golden-token-ids", ",".join(map(str, ids))]
+    options += ["--max-tokens", len(ids), "--max-num-seqs", 4]
+    assert generate(capsys, *options).out == raw + "\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    for several in ([], ["--n", 2]):
+        out = generate(capsys, *options, *several).out
+        assert r"a\x1b[2J\x00\x7f\x9b" + "\tb\n" + r"\x0d" + "\n" in out
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", out)
+
+
+def test_defaults_of_the_command_are_those_of_the_settings():
+    """Help shows the command's own; without them SamplingParams and EngineConfig decide."""
+    parameters = inspect.signature(generate_command).parameters
+    shared = 0
+    for settings in (SamplingParams, EngineConfig):
+        for field in dataclasses.fields(settings):
+            if field.name in parameters and field.name not in ("model", "seed"):
+                default = field.default.value if isinstance(field.default, enum.Enum) else field.default
+                assert parameters[field.name].default == default, field.name
+                shared += 1
+    assert shared > 25
+
+
+def test_help_shows_defaults_whole_names_and_an_example(capsys):
+    assert run(["generate", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for piece in ("Most tokens to generate. [default: 16]", "[default: 1.0]", "every run draws anew"):
+        assert piece in text
+    for name in ("--max-num-batched-tokens", "--skip-special-tokens / --no-skip-special-tokens"):
+        assert name in text
+    assert "[default: load-draft]" in text
+    assert "Example: di generate MODEL --prompt" in text
+
+
 def test_refused_prompt_is_an_error_on_stderr(capsys, checkpoint):
     captured = generate(capsys, checkpoint, "--prompt", "", "--max-num-seqs", 4, exit_code=1)
     assert captured.err == "di: prompt 0: prompt: got an empty prompt, allowed: at least one token\n"
@@ -171,7 +253,10 @@ def test_demonstration_checkpoint_says_that_it_is_random(capsys, tmp_path):
     capsys.readouterr()
     options = ["--prompt", "The quick brown fox", "--max-tokens", 8, "--seed", 7, "--max-num-seqs", 4]
     first = generate(capsys, tmp_path / "demo", *options)
-    assert first.err == "note: The weights of this checkpoint are random: what it generates has no meaning.\n"
+    note, closing = first.err.splitlines()
+    assert note == "note: The weights of this checkpoint are random: what it generates has no meaning."
+    assert closing.startswith("8 tokens, stopped: length, ")
+    assert generate(capsys, tmp_path / "demo", *options, "--quiet").err == ""
     assert generate(capsys, tmp_path / "demo", *options).out == first.out
 
 

@@ -4,99 +4,196 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from di_engine.cli.common import EXIT_FAILURE, EXIT_USAGE, CommandError, print_json, user_errors
+from di_engine.cli.common import EXIT_FAILURE, EXIT_USAGE, CommandError, existing_model, user_errors
 from di_engine.cli.demo import note_of
+from di_engine.cli.results import describe_end, write_piece, write_results, write_summary
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-    from di_spec import LogprobEntry
 
     from di_engine import LLM
     from di_engine.cli.prompts import PromptLine
-    from di_engine.outputs import ChoiceResult, RequestResult
+    from di_engine.outputs import RequestResult
 
-_SAMPLING = "Sampling"
-_ENGINE = "Engine"
-
-
-def _option(help_text: str, *names: str, panel: str | None = None) -> Any:
-    return typer.Option(*names, help=help_text, rich_help_panel=panel)
+EXAMPLE = (
+    'Example: di generate MODEL --prompt "The quick brown fox" --max-tokens 48 --temperature 0.7 --seed 7'
+)
 
 
-# Defaults are None: what is not given is left to SamplingParams and EngineConfig, which own the defaults.
+def _option(help_text: str, *names: str, default: str | None = None, metavar: str | None = None) -> Any:
+    """An option; ``default`` says in words what happens without it, where its default value does not."""
+    shown = True if default is None else default
+    return typer.Option(*names, help=help_text, show_default=shown, metavar=metavar)
+
+
+# Defaults are those of SamplingParams and EngineConfig; a test holds them to that. They are repeated because help must
+# show them without waiting for torch.
 def command(
     context: typer.Context,
     model: Annotated[str | None, typer.Argument(help="Checkpoint directory.", show_default=False)] = None,
     model_option: Annotated[str | None, _option("The same as MODEL.", "--model")] = None,
-    prompt: Annotated[list[str] | None, _option("A prompt; may be repeated.")] = None,
+    prompt: Annotated[list[str] | None, _option("A prompt; may be repeated.", metavar="TEXT")] = None,
     prompt_file: Annotated[
         Path | None,
-        _option('JSON lines: {"prompt": text} or {"token_ids": [...]}, with sampling parameters.'),
+        _option(
+            'File of JSON lines, each {"prompt": TEXT} or {"token_ids": [...]}; sampling parameters in a line, such as '
+            '"max_tokens": 5, go before options.'
+        ),
     ] = None,
-    as_json: Annotated[bool, _option("One JSON object a prompt, in input order.", "--json")] = False,
-    temperature: Annotated[float | None, _option("0 is greedy.", panel=_SAMPLING)] = None,
+    as_json: Annotated[bool, _option("Write one JSON object a prompt, in input order.", "--json")] = False,
+    quiet: Annotated[bool, _option("Write nothing but results and errors.", "--quiet", "-q")] = False,
+    temperature: Annotated[
+        float, _option("0 always takes the most probable token; higher is more random.")
+    ] = 1.0,
     top_p: Annotated[
-        float | None, _option("Mass of the most probable tokens to keep.", panel=_SAMPLING)
+        float,
+        _option("Draw from the most probable tokens that make up this share; 1 is off."),
+    ] = 1.0,
+    top_k: Annotated[int, _option("Draw from this many of the most probable tokens; -1 is off.")] = -1,
+    min_p: Annotated[
+        float,
+        _option("Drop tokens below this share of the top token's probability; 0 is off."),
+    ] = 0.0,
+    repetition_penalty: Annotated[
+        float,
+        _option("Above 1 makes tokens of prompt and output less likely; 1 is off."),
+    ] = 1.0,
+    presence_penalty: Annotated[
+        float,
+        _option("Taken once from the logit of each token that was generated; 0 is off."),
+    ] = 0.0,
+    frequency_penalty: Annotated[
+        float,
+        _option("Taken from a token's logit each time it was generated; 0 is off."),
+    ] = 0.0,
+    logit_bias: Annotated[
+        list[str] | None,
+        _option("ID=VALUE adds VALUE to the logit of token ID; may be repeated.", metavar="ID=VALUE"),
     ] = None,
-    top_k: Annotated[
-        int | None, _option("How many of the most probable tokens to keep.", panel=_SAMPLING)
+    max_tokens: Annotated[int, _option("Most tokens to generate.")] = 16,
+    min_tokens: Annotated[int, _option("Do not end before this many tokens.")] = 0,
+    stop: Annotated[
+        list[str] | None, _option("End before this text; may be repeated.", metavar="TEXT")
     ] = None,
-    min_p: Annotated[float | None, _option("Least share of the top probability.", panel=_SAMPLING)] = None,
-    repetition_penalty: Annotated[float | None, _option("Divides repeated logits.", panel=_SAMPLING)] = None,
-    presence_penalty: Annotated[float | None, _option("Subtracted once a token.", panel=_SAMPLING)] = None,
-    frequency_penalty: Annotated[float | None, _option("Subtracted each time.", panel=_SAMPLING)] = None,
-    logit_bias: Annotated[list[str] | None, _option("ID=VALUE; may be repeated.", panel=_SAMPLING)] = None,
-    max_tokens: Annotated[int | None, _option("Most tokens to generate.", panel=_SAMPLING)] = None,
-    min_tokens: Annotated[int | None, _option("No end before this many.", panel=_SAMPLING)] = None,
-    stop: Annotated[list[str] | None, _option("A stop string; may be repeated.", panel=_SAMPLING)] = None,
     stop_token_ids: Annotated[
-        list[int] | None, _option("A stop token; may be repeated.", "--stop-token-id", panel=_SAMPLING)
+        list[int] | None,
+        _option("End at this token id; may be repeated.", "--stop-token-id", metavar="ID"),
     ] = None,
-    ignore_eos: Annotated[bool | None, _option("Go on after EOS.", "--ignore-eos", panel=_SAMPLING)] = None,
+    ignore_eos: Annotated[
+        bool,
+        _option("Go on after the model's end-of-text token.", "--ignore-eos"),
+    ] = False,
     include_stop_str_in_output: Annotated[
-        bool | None, _option("Keep what ended the text.", "--include-stop-str-in-output", panel=_SAMPLING)
+        bool,
+        _option("Keep the stop text or token in the output.", "--include-stop-str-in-output"),
+    ] = False,
+    seed: Annotated[
+        int | None,
+        _option("Makes sampling repeatable.", default="none: every run draws anew"),
     ] = None,
-    seed: Annotated[int | None, _option("Makes sampling repeatable.", panel=_SAMPLING)] = None,
-    n: Annotated[int | None, _option("Continuations of each prompt.", "--n", panel=_SAMPLING)] = None,
-    logprobs: Annotated[int | None, _option("Alternatives a token, with --json.", panel=_SAMPLING)] = None,
-    prompt_logprobs: Annotated[int | None, _option("The same for the prompt.", panel=_SAMPLING)] = None,
+    n: Annotated[int, _option("How many continuations of each prompt.", "--n")] = 1,
+    logprobs: Annotated[
+        int | None,
+        _option(
+            "Report log-probabilities, with this many alternatives a token. Needs --json.",
+            default="off",
+        ),
+    ] = None,
+    prompt_logprobs: Annotated[
+        int | None,
+        _option("The same for the tokens of the prompt. Needs --json.", default="off"),
+    ] = None,
     golden_token_ids: Annotated[
-        str | None, _option("Forced output, such as 5,-1,7; -1 is free.", panel=_SAMPLING)
+        str | None,
+        _option(
+            "Output tokens to force, such as 5,-1,7; -1 leaves that one free.",
+            metavar="IDS",
+            default="none",
+        ),
     ] = None,
     skip_special_tokens: Annotated[
-        bool | None, _option("Leave special tokens out of the text.", panel=_SAMPLING)
+        bool, _option("Leave special tokens, such as end of text, out of the text.")
+    ] = True,
+    detokenize: Annotated[bool, _option("Make text of the tokens; without, only token ids (--json).")] = True,
+    tokenizer: Annotated[
+        str | None,
+        _option("tokenizer.json, or its directory.", default="that of MODEL"),
     ] = None,
-    detokenize: Annotated[bool | None, _option("Produce text at all.", panel=_SAMPLING)] = None,
-    tokenizer: Annotated[str | None, _option("tokenizer.json, if not in MODEL.", panel=_ENGINE)] = None,
-    numerics: Annotated[str | None, _option("release or float32.", panel=_ENGINE)] = None,
-    max_model_len: Annotated[int | None, _option("Most tokens of a sequence.", panel=_ENGINE)] = None,
-    max_num_seqs: Annotated[int | None, _option("Sequences that run at once.", panel=_ENGINE)] = None,
-    max_num_batched_tokens: Annotated[int | None, _option("Most rows of a step.", panel=_ENGINE)] = None,
+    numerics: Annotated[
+        str,
+        _option("release: as the released code computes; float32: for verification."),
+    ] = "release",
+    max_model_len: Annotated[
+        int | None,
+        _option(
+            "Most tokens of a prompt and its output together.",
+            default="4096, or less if model or caches hold less",
+        ),
+    ] = None,
+    max_num_seqs: Annotated[int, _option("Most sequences that are generated at once; the rest wait.")] = 256,
+    max_num_batched_tokens: Annotated[
+        int,
+        _option(
+            "Most tokens that the model computes in one step, over all sequences: larger reads prompts faster and "
+            "takes more memory. At least --max-num-seqs.",
+        ),
+    ] = 2048,
     max_chunk_tokens: Annotated[
-        int | None, _option("Most prompt rows of a sequence in a step.", "--chunk", panel=_ENGINE)
+        int | None,
+        _option(
+            "Most tokens of one prompt in one step; longer prompts take several.",
+            "--chunk",
+            default="a whole step",
+        ),
     ] = None,
-    block_size: Annotated[int | None, _option("Tokens of a cache block.", panel=_ENGINE)] = None,
-    num_blocks: Annotated[int | None, _option("Blocks of the cache pool.", panel=_ENGINE)] = None,
-    kv_cache_bytes: Annotated[int | None, _option("Bytes of the cache pools.", panel=_ENGINE)] = None,
-    policy: Annotated[str | None, _option("mixed or homogeneous steps.", panel=_ENGINE)] = None,
-    num_threads: Annotated[int | None, _option("Threads of the kernels.", "--threads", panel=_ENGINE)] = None,
-    load_draft: Annotated[bool | None, _option("Load the draft model.", panel=_ENGINE)] = None,
+    block_size: Annotated[
+        int, _option("Tokens of a cache block, the unit in which sequences get memory.")
+    ] = 128,
+    num_blocks: Annotated[
+        int | None,
+        _option(
+            "Blocks of the cache, instead of --kv-cache-bytes.",
+            default="what --kv-cache-bytes pays for",
+        ),
+    ] = None,
+    kv_cache_bytes: Annotated[
+        int | None,
+        _option(
+            "Memory for the caches.",
+            default="what --max-num-seqs can use, at most half of what is free",
+        ),
+    ] = None,
+    policy: Annotated[
+        str,
+        _option("mixed: prompts and outputs share steps; homogeneous: each has its own."),
+    ] = "mixed",
+    num_threads: Annotated[
+        int | None,
+        _option("Threads of the kernels.", "--threads", default="one a usable core"),
+    ] = None,
+    load_draft: Annotated[bool, _option("Load the draft model.")] = True,
 ) -> int:
     """Generate text.
 
-    Prompts come from --prompt, --prompt-file or standard input. A single prompt is streamed to a terminal. Exits with 1
-    when a prompt failed, and with 130 when interrupted.
+    Prompts come from --prompt, --prompt-file or standard input. A single prompt is streamed to a terminal. A closing
+    line on standard error says how many tokens came, why they ended and how fast they were.
+
+    Exits with 0 when all went well, 1 when a prompt failed or the checkpoint is bad, 2 when the command line is wrong
+    (also: a value that this model or this machine does not allow), and 130 when interrupted.
     """
     # All options are read through the context, so that each is named once: in the signature.
     from di_engine import EngineConfig
 
-    directory = _one_model(model, model_option)
+    directory = str(existing_model(_one_model(model, model_option)))
+    if not as_json:
+        _check_text_shows(context.params)
     sampling = _sampling_options(context.params)
     # --seed is that of sampling: with it, or without it, the engine's own seed has no work left.
     engine_options = _given(context.params, EngineConfig, leave_out=("model", "seed"))
@@ -104,18 +201,22 @@ def command(
         EngineConfig.from_dict({"model": directory, **engine_options})
     lines = _read_prompts(prompt, prompt_file, sampling)
     note = note_of(Path(directory))
-    if note is not None:
+    if note is not None and not quiet:
         sys.stderr.write(f"note: {note}\n")
-    if (
-        not as_json
-        and sys.stdout.isatty()
-        and len(lines) == 1
-        and lines[0].params is not None
-        and lines[0].params.n == 1
-    ):
-        return _stream(directory, engine_options, lines[0])
-    results = _generate(directory, engine_options, lines)
-    return _write(lines, results, as_json)
+    if all(line.error is not None for line in lines):  # not worth a load
+        return 0 if write_results(lines, {}, as_json) else EXIT_FAILURE
+    summarize = not (as_json or quiet)
+    with _open(directory, engine_options) as llm:
+        _check_vocabulary(llm, sampling)
+        if not as_json and sys.stdout.isatty() and _may_stream(lines):
+            return _stream(llm, lines[0], summarize)
+        start = time.monotonic()
+        results = _generate(llm, lines, show_progress=sys.stderr.isatty() and not quiet)
+        seconds = time.monotonic() - start
+    succeeded = write_results(lines, results, as_json)
+    if summarize:
+        _summarize(len(lines), results, seconds)
+    return 0 if succeeded else EXIT_FAILURE
 
 
 def _one_model(argument: str | None, option: str | None) -> str:
@@ -127,10 +228,20 @@ def _one_model(argument: str | None, option: str | None) -> str:
     return given[0]
 
 
+def _check_text_shows(options: dict[str, Any]) -> None:
+    """Refuse what only JSON shows: it would be computed and lost."""
+    for name in ("logprobs", "prompt_logprobs"):
+        if options[name] is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise CommandError(f"{option}: text does not show it; add --json", EXIT_USAGE)
+    if not options["detokenize"]:
+        raise CommandError("--no-detokenize: leaves nothing to show but token ids; add --json", EXIT_USAGE)
+
+
 def _given(
     options: dict[str, Any], settings: type[DataclassInstance], leave_out: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Options that were given and are fields of ``settings``; they have the same names."""
+    """Options that have a value and are fields of ``settings``; they have the same names."""
     names = [field.name for field in dataclasses.fields(settings) if field.name not in leave_out]
     return {name: options[name] for name in names if options.get(name) not in (None, [], ())}
 
@@ -143,24 +254,30 @@ def _sampling_options(options: dict[str, Any]) -> dict[str, Any]:
         sampling["logit_bias"] = dict(map(_bias, options["logit_bias"]))
     if options["golden_token_ids"] is not None:
         sampling["golden_token_ids"] = [
-            _number("--golden-token-ids", item, int) for item in options["golden_token_ids"].split(",")
+            _number("--golden-token-ids", item, int, options["golden_token_ids"], "token ids such as 5,-1,7")
+            for item in options["golden_token_ids"].split(",")
         ]
     return sampling
 
 
 def _bias(text: str) -> tuple[int, float]:
     token, _, value = text.partition("=")
-    return _number("--logit-bias", token, int), _number("--logit-bias", value, float)
+    allowed = "ID=VALUE, such as 42=-1.5"
+    return (
+        _number("--logit-bias", token, int, text, allowed),
+        _number("--logit-bias", value, float, text, allowed),
+    )
 
 
 _Number = TypeVar("_Number", int, float)
 
 
-def _number(option: str, text: str, kind: Callable[[str], _Number]) -> _Number:
+def _number(option: str, text: str, kind: Callable[[str], _Number], given: str, allowed: str) -> _Number:
+    """``text``, a part of what was ``given`` for the option, as a number."""
     try:
         return kind(text)
     except ValueError:
-        raise CommandError(f"{option}: got {text!r}, allowed: a number", EXIT_USAGE) from None
+        raise CommandError(f"{option}: got {given!r}, allowed: {allowed}", EXIT_USAGE) from None
 
 
 def _read_prompts(texts: list[str] | None, file: Path | None, sampling: dict[str, Any]) -> list[PromptLine]:
@@ -178,41 +295,6 @@ def _read_prompts(texts: list[str] | None, file: Path | None, sampling: dict[str
         return from_texts(texts or [], sampling) if file is None else from_file(file, sampling)
 
 
-def _generate(directory: str, options: dict[str, Any], lines: list[PromptLine]) -> dict[int, RequestResult]:
-    """Results by index of the line; lines with an error have none."""
-    good = {index: line for index, line in enumerate(lines) if line.error is None}
-    if not good:
-        return {}
-    with _open(directory, options) as llm:
-        prompts = [line.prompt for line in good.values() if line.prompt is not None]
-        params = [line.params for line in good.values() if line.params is not None]
-        results = llm.generate(prompts, params, use_tqdm=sys.stderr.isatty())
-    return dict(zip(good, results, strict=True))
-
-
-def _stream(directory: str, options: dict[str, Any], line: PromptLine) -> int:
-    """Write the text of a single prompt as it comes."""
-    from di_engine import RequestError
-
-    assert line.prompt is not None  # a line without an error has both
-    assert line.params is not None
-    error = None
-    with _open(directory, options) as llm:
-        try:
-            llm.engine.add_request("prompt", line.prompt, line.params)
-        except RequestError as refused:
-            raise CommandError(str(refused)) from refused
-        while llm.engine.has_unfinished():
-            for output in llm.engine.step():
-                sys.stdout.write(output.text)
-                error = output.error or error
-            sys.stdout.flush()
-    sys.stdout.write("\n")
-    if error is not None:
-        raise CommandError(error)
-    return 0
-
-
 def _open(directory: str, options: dict[str, Any]) -> LLM:
     from di_engine import LLM
 
@@ -220,76 +302,64 @@ def _open(directory: str, options: dict[str, Any]) -> LLM:
         return LLM(directory, **options)
 
 
-def _write(lines: list[PromptLine], results: dict[int, RequestResult], as_json: bool) -> int:
-    failed = False
-    for index, line in enumerate(lines):
-        result = results.get(index)
-        error = line.error if result is None else result.error
-        failed |= error is not None
-        if as_json:
-            print_json(
-                {"index": index, **({} if result is None else _as_dict(result)), **_maybe("error", error)}
-            )
-        elif error is not None:
-            sys.stderr.write(f"di: prompt {index}: {error}\n")
-        elif result is not None:
-            _write_text(index if len(lines) > 1 else None, result)
-    return EXIT_FAILURE if failed else 0
+def _check_vocabulary(llm: LLM, sampling: dict[str, Any]) -> None:
+    """Token ids in options that the model does not have are the command line's fault, not that of each prompt."""
+    from di_spec import SamplingParams
+
+    with user_errors(EXIT_USAGE):
+        SamplingParams.from_dict(sampling).validate_for(llm.engine.model_config.text.vocab_size)
 
 
-def _write_text(index: int | None, result: RequestResult) -> None:
-    """Texts of a result; a heading says which prompt and choice it is where there are several."""
-    for choice in result.choices:
-        numbers = [] if index is None else [str(index)]
-        numbers += [str(choice.index)] if len(result.choices) > 1 else []
-        heading = f"[{'.'.join(numbers)}] " if numbers else ""
-        sys.stdout.write(f"{heading}{choice.text}\n")
+def _generate(llm: LLM, lines: list[PromptLine], *, show_progress: bool) -> dict[int, RequestResult]:
+    """Results by index of the line; lines with an error have none."""
+    good = {index: line for index, line in enumerate(lines) if line.error is None}
+    prompts = [line.prompt for line in good.values() if line.prompt is not None]
+    params = [line.params for line in good.values() if line.params is not None]
+    return dict(zip(good, llm.generate(prompts, params, use_tqdm=show_progress), strict=True))
 
 
-def _as_dict(result: RequestResult) -> dict[str, Any]:
-    """The first choice's fields, those of the prompt, and all choices when there are several."""
-    return {
-        **_choice(result.choices[0]),
-        "usage": {
-            "prompt_tokens": result.usage.prompt_tokens,
-            "completion_tokens": result.usage.completion_tokens,
-            "total_tokens": result.usage.total_tokens,
-        },
-        **_maybe("prompt_logprobs", _entries(result.prompt_logprobs)),
-        **_maybe("choices", [_choice(c) for c in result.choices] if len(result.choices) > 1 else None),
-    }
-
-
-def _choice(choice: ChoiceResult) -> dict[str, Any]:
-    return {
-        "text": choice.text,
-        "token_ids": list(choice.token_ids),
-        "finish_reason": choice.finish_reason,
-        **_maybe("stop_reason", choice.stop_reason),
-        **_maybe("logprobs", _entries(choice.logprobs)),
-        **_maybe("error", choice.error),
-    }
-
-
-def _entries(entries: tuple[LogprobEntry, ...] | None) -> list[dict[str, Any]] | None:
-    """Log-probabilities with the bytes of each token as numbers, which no encoding can break."""
-    if entries is None:
-        return None
-    return [
-        {
-            "token_id": entry.token_id,
-            "logprob": entry.logprob,
-            "rank": entry.rank,
-            "bytes": list(entry.bytes),
-            "top": [
-                {"token_id": other.token_id, "logprob": other.logprob, "bytes": list(other.bytes)}
-                for other in entry.top
+def _summarize(num_prompts: int, results: dict[int, RequestResult], seconds: float) -> None:
+    """The closing line, unless nothing was generated: then the errors have said all."""
+    if any(result.usage.completion_tokens for result in results.values()):
+        write_summary(
+            num_prompts,
+            sum(result.usage.completion_tokens for result in results.values()),
+            [
+                describe_end(choice.finish_reason, choice.stop_reason)
+                for result in results.values()
+                for choice in result.choices
             ],
-        }
-        for entry in entries
-    ]
+            seconds,
+        )
 
 
-def _maybe(name: str, value: Any) -> dict[str, Any]:
-    """A field that is left out where there is nothing to say."""
-    return {} if value is None else {name: value}
+def _may_stream(lines: list[PromptLine]) -> bool:
+    """Whether there is a single text to write as it comes."""
+    return len(lines) == 1 and lines[0].params is not None and lines[0].params.n == 1
+
+
+def _stream(llm: LLM, line: PromptLine, summarize: bool) -> int:
+    """Write the text of a single prompt as it comes."""
+    from di_engine import RequestError
+
+    assert line.prompt is not None  # a line without an error has both
+    assert line.params is not None
+    start = time.monotonic()
+    try:
+        llm.engine.add_request("prompt", line.prompt, line.params)
+    except RequestError as refused:
+        raise CommandError(f"prompt 0: {refused}") from refused
+    last = None
+    try:
+        while llm.engine.has_unfinished():
+            for last in llm.engine.step():
+                write_piece(last.text)
+            sys.stdout.flush()
+    finally:  # an interruption must not leave the shell's prompt behind the text
+        sys.stdout.write("\n")
+    if last is None or last.error is not None:
+        raise CommandError(f"prompt 0: {'nothing came' if last is None else last.error}")
+    if summarize:
+        end = describe_end(last.finish_reason or "", last.stop_reason)
+        write_summary(1, last.usage.completion_tokens, [end], time.monotonic() - start)
+    return 0
