@@ -211,7 +211,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, required=True, help="how long to train now")
     parser.add_argument("--save-minutes", type=float, default=3.0)
     parser.add_argument("--log-steps", type=int, default=20)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--decay-from", type=int, help="step from which the learning rate falls")
     parser.add_argument("--decay-steps", type=int, default=1000)
     options = parser.parse_args()
