@@ -82,6 +82,18 @@ def test_a_bad_prompt_has_a_result_that_says_why(make_llm: Any) -> None:
         assert (result.text, result.token_ids, result.usage.total_tokens) == ("", (), 0)
 
 
+@pytest.mark.parametrize("prompts", [[{"prompt": "x"}], [None], [{"prompt": "x"}, "A"]])
+def test_what_is_no_prompt_hears_what_one_is(make_llm: Any, prompts: Any) -> None:
+    results = make_llm(count_up).generate(prompts, GREEDY, use_tqdm=False)
+    assert len(results) == len(prompts)
+    kind = type(prompts[0]).__name__
+    assert results[0].error == f"prompt: got {kind}, allowed: text, or a sequence of token ids"
+    with pytest.raises(
+        TypeError, match=r"prompts: got dict, allowed: a prompt \(text, or a sequence of token"
+    ):
+        make_llm(count_up).generate({"prompt": "x"}, GREEDY)
+
+
 def test_bad_parameters_of_one_prompt_do_not_touch_the_others(make_llm: Any) -> None:
     bad = SamplingParams(logit_bias={5000: 1.0}, n=2)
     results = make_llm(count_up).generate([[10], [20]], [bad, GREEDY], use_tqdm=False)
@@ -123,6 +135,24 @@ def test_choices_and_logprobs_are_collected(make_llm: Any) -> None:
     for choice in result.choices:
         assert [entry.token_id for entry in choice.logprobs] == list(choice.token_ids)
     assert result.usage.completion_tokens == sum(len(choice.token_ids) for choice in result.choices)
+
+
+def test_collecting_logprobs_costs_each_one_once(make_llm: Any) -> None:
+    """The list of a choice grows in place, however many steps add to it."""
+    seen = []
+    llm = make_llm(lambda prefix: {7: 0.0})
+    step = llm.engine.step
+
+    def watched() -> Any:
+        (pending,) = llm._running.values()
+        seen.append(pending._choices[0].logprobs)
+        return step()
+
+    llm.engine.step = watched
+    params = SamplingParams(logprobs=0, max_tokens=6)
+    (result,) = llm.generate([[7]], params, use_tqdm=False)
+    assert len(result.logprobs) == 6
+    assert len({id(logprobs) for logprobs in seen if logprobs is not None}) == 1
 
 
 def test_the_progress_bar_counts_prompts(make_llm: Any, capsys: pytest.CaptureFixture[str]) -> None:

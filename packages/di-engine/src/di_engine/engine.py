@@ -145,8 +145,9 @@ class LLMEngine:
             ignore_eos=params.ignore_eos,
         )
         request = Request(request_id, prompt_ids, params)
+        tokens = prompt_ids.tolist()
         request.sequences = [
-            self._new_sequence(request, index, child)
+            self._new_sequence(request, tokens, index, child)
             for index, child in enumerate(self._seeded(params).children())
         ]
         self._enter(request, limits)
@@ -292,15 +293,18 @@ class LLMEngine:
             return params
         return dataclasses.replace(params, seed=child_seed(self.config.seed, self._num_unseeded + 1))
 
-    def _new_sequence(self, request: Request, index: int, params: SamplingParams) -> RequestSequence:
+    def _new_sequence(
+        self, request: Request, prompt: list[int], index: int, params: SamplingParams
+    ) -> RequestSequence:
+        """Choice ``index`` of a request, whose checked ``prompt`` all of its choices share."""
         core = self._core
         sampling = SamplingState(
             params,
-            request.prompt_ids.tolist(),
+            prompt if params.penalised else (),  # only penalties look at it
             (core.loaded.config.eos_token_id,),
             vocab_size=core.loaded.config.text.vocab_size,
         )
-        output = RequestOutputState(sampling, request.prompt_ids.tolist(), core.token_bytes)
+        output = RequestOutputState(sampling, prompt, core.token_bytes)
         collects = index == 0 and request.params.prompt_logprobs is not None
         self._next_seq_id += 1
         return RequestSequence(self._next_seq_id, index, request, sampling, output, [] if collects else None)

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from os import PathLike
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, SupportsIndex, cast
 
 import numpy as np
 from di_model.tokenizer import Tokenizer
@@ -161,7 +161,9 @@ class _Choice:
         self.text.append(output.text)
         self.token_ids += output.token_ids
         if output.logprobs is not None:
-            self.logprobs = [*(self.logprobs or ()), *output.logprobs]
+            if self.logprobs is None:
+                self.logprobs = []
+            self.logprobs.extend(output.logprobs)
         if output.finish_reason is not None:
             self.finish_reason, self.stop_reason = output.finish_reason, output.stop_reason
             self.error = output.error
@@ -203,14 +205,17 @@ class _Pending:
 
 
 def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """A list of prompts. A sequence without any text or sequence in it is one prompt of token ids."""
+    """A list of prompts. A sequence with numbers, and without text or sequences, is one prompt of token ids; of every
+    other the members are refused or served one by one."""
     if isinstance(prompts, str):
         return [prompts]
     if not isinstance(prompts, Sequence | np.ndarray) or (
         isinstance(prompts, np.ndarray) and prompts.ndim == 0
     ):
-        raise TypeError(f"prompts: got {type(prompts).__name__}, allowed: a prompt, or a sequence of prompts")
-    if len(prompts) and not any(isinstance(item, str | Sequence | np.ndarray) for item in prompts):
+        allowed = "a prompt (text, or a sequence of token ids), or a sequence of prompts"
+        raise TypeError(f"prompts: got {type(prompts).__name__}, allowed: {allowed}")
+    holds_prompts = any(isinstance(item, str | Sequence | np.ndarray) for item in prompts)
+    if not holds_prompts and any(isinstance(item, SupportsIndex | float) for item in prompts):
         return [cast("Sequence[int]", prompts)]
     return list(cast("Sequence[Prompt]", prompts))
 
