@@ -137,6 +137,17 @@ def test_bits_do_not_depend_on_chunks_and_neighbours(tiny: Checkpoint, numerics:
         assert torch.equal(logits[order == i], expected[i][0])
 
 
+def test_limits_beyond_what_there_is_cost_nothing(tmp_path: Path) -> None:
+    """A configuration may allow any number of selected entries; memory follows the entries there are."""
+    logits = []
+    for limit in (64, 2**31 - 1):
+        limits = {"index_topk": limit, "candidate_topk_blocks": limit, "candidate_block_size": limit}
+        config = tiny_config(text=limits)
+        model = cached(load_checkpoint(write_checkpoint(tmp_path / str(limit), config)), Numerics.RELEASE)
+        logits.append(Sequences(model).alone(0, 7)[0])
+    assert torch.equal(*logits)
+
+
 def test_a_step_without_rows_changes_nothing(tiny: Checkpoint) -> None:
     model = cached(tiny, Numerics.RELEASE)
     sequences = Sequences(model)
