@@ -130,3 +130,10 @@ def test_table_sizes_are_the_smallest_unused_primes(layers: int, low: int, n: in
     assert sorted(flat) == flat
     primes = (p for p in range(low, flat[-1] + 1) if is_prime(p))
     assert flat == list(primes)
+
+
+def test_no_number_is_tested_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    tested: list[int] = []
+    monkeypatch.setattr("di_model.primes.is_prime", lambda number: tested.append(number) or is_prime(number))
+    sizes = engram_primes(3, 1000, 4, 8)
+    assert tested == list(range(1000, sizes[-1][-1][-1] + 1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count, islice
+
 # Strong pseudoprime tests to these bases decide primality exactly below this bound; int32 row numbers fit.
 _WITNESSES = (2, 3, 5, 7)
 _EXACT_BELOW = 3_215_031_751
@@ -38,22 +40,11 @@ def engram_primes(
 ) -> tuple[tuple[tuple[int, ...], ...], ...]:
     """Table sizes ``[layer][order - 2][head]``, layers in the order of ``engram_layer_ids``.
 
-    The search restarts at ``vocab_size - 1`` for every order and skips primes that an earlier layer, order or
-    head uses.
+    The specification restarts the search at ``vocab_size - 1`` for every order and skips primes that an earlier
+    layer, order or head uses. Those are all the primes met so far, so one search that never turns back finds the same.
     """
-    used: set[int] = set()
-    layers = []
-    for _ in range(num_layers):
-        orders = []
-        for _ in range(2, max_ngram_size + 1):
-            heads: list[int] = []
-            candidate = vocab_size - 1
-            for _ in range(num_heads):
-                candidate += 1
-                while candidate in used or not is_prime(candidate):
-                    candidate += 1
-                used.add(candidate)
-                heads.append(candidate)
-            orders.append(tuple(heads))
-        layers.append(tuple(orders))
-    return tuple(layers)
+    primes = (number for number in count(vocab_size) if is_prime(number))
+    return tuple(
+        tuple(tuple(islice(primes, num_heads)) for _ in range(2, max_ngram_size + 1))
+        for _ in range(num_layers)
+    )
