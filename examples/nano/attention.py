@@ -15,8 +15,9 @@ from di_model.topology import LayerRole
 from torch import Tensor
 from torch.nn import functional
 
-from examples.nano.functions import rms_norm, sink_attention
+from examples.nano.functions import sink_attention
 from examples.nano.parameters import Parameters
+from examples.nano.pieces import Pieces
 
 
 @dataclass(eq=False)
@@ -54,19 +55,21 @@ class BatchState:
 class BatchAttention:
     """The attention sub-layer; ``dtype`` is that of matrix products (float32, or bfloat16 for speed)."""
 
-    def __init__(self, config: ModelConfig, parameters: Parameters, dtype: torch.dtype) -> None:
-        self.text, self.parameters, self.dtype = config.text, parameters, dtype
+    def __init__(
+        self, config: ModelConfig, parameters: Parameters, dtype: torch.dtype, pieces: Pieces
+    ) -> None:
+        self.text, self.parameters, self.dtype, self.pieces = config.text, parameters, dtype, pieces
 
     def __call__(self, x: Tensor, role: LayerRole, state: BatchState) -> Tensor:
         """Normalised rows ``x [B, T, D]`` to ``[B, T, D]``."""
         text, prefix = self.text, f"layers.{role.index}.attn"
         batch, length, _ = x.shape
-        table = state.rope.for_layer(role)
+        table = state.rope.for_layer(role)[:length]
         q_latent = self.norm(self.project(x, f"{prefix}.wq_a"), f"{prefix}.q_norm")
         q = self.project(q_latent, f"{prefix}.wq_b").view(batch, length, text.num_attention_heads, -1)
-        q = rotate(q, table).to(self.dtype)
+        q = self.rotate(q, table).to(self.dtype)
         window = self.norm(self.project(x, f"{prefix}.wkv"), f"{prefix}.kv_norm")
-        window = rotate(window[:, :, None], table)[:, :, 0].to(self.dtype)
+        window = self.rotate(window[:, :, None], table)[:, :, 0].to(self.dtype)
         entries = None
         if role.kv_source is not None:
             if role.is_kv_source:
@@ -77,7 +80,7 @@ class BatchAttention:
         out, log_sum = self.attend(q, window, entries, role, state)
         if entries is not None and len(state.sampled):
             self.record(q, entries, log_sum, role, state)
-        out = rotate(out, table, inverse=True).to(self.dtype)
+        out = self.rotate(out, table, inverse=True).to(self.dtype)
         grouped = out.reshape(batch, length, text.o_groups, -1)
         matrix = (
             self.parameters[f"{prefix}.wo_a.weight"].to(self.dtype).view(text.o_groups, text.o_lora_rank, -1)
@@ -89,7 +92,10 @@ class BatchAttention:
         return x.to(self.dtype) @ self.parameters[f"{name}.weight"].to(self.dtype).T
 
     def norm(self, x: Tensor, name: str) -> Tensor:
-        return rms_norm(x, self.parameters[f"{name}.weight"], self.text.rms_norm_eps)
+        return self.pieces.rms_norm(x, self.parameters[f"{name}.weight"], self.text.rms_norm_eps)
+
+    def rotate(self, x: Tensor, table: Tensor, inverse: bool = False) -> Tensor:
+        return self.pieces.rotate(x, table, inverse)
 
     def compress(self, x: Tensor, role: LayerRole, state: BatchState) -> None:
         """Compressed entries ``[B, E, hd]`` of a KV source and the latents they come from (7)."""
@@ -100,8 +106,8 @@ class BatchAttention:
             score = self.project(x, f"{prefix}.wgate").float().view(batch, length // 2, 2, dim)
             latent = (latent.view_as(score) * score.softmax(dim=2)).sum(dim=2)
         state.latent = self.norm(latent, f"{prefix}.norm")
-        table = state.rope.for_layer(role)[:: role.ratio]
-        state.entries[role.index] = rotate(state.latent[:, :, None], table)[:, :, 0]
+        table = state.rope.for_layer(role)[: x.shape[1] : role.ratio]
+        state.entries[role.index] = self.rotate(state.latent[:, :, None], table)[:, :, 0]
 
     def index(self, x: Tensor, q_latent: Tensor, role: LayerRole, state: BatchState) -> None:
         """Selection of an index source, and index scores of the sampled rows (8, 9).
@@ -113,7 +119,9 @@ class BatchAttention:
         prefix, table = f"layers.{role.index}.attn.indexer", state.rope.for_layer(role)
         if role.is_index_k_source:
             key = self.norm(self.project(state.latent.detach(), f"{prefix}.wk"), f"{prefix}.k_norm")
-            state.index_keys[role.index] = rotate(key[:, :, None], table[:: role.ratio])[:, :, 0]
+            state.index_keys[role.index] = self.rotate(key[:, :, None], table[: x.shape[1] : role.ratio])[
+                :, :, 0
+            ]
         keys = state.index_keys[role.index_k_source]
         x, q_latent = x.detach(), q_latent.detach()
         if state.sparse and keys.shape[1] > self.text.index_topk:
@@ -133,7 +141,7 @@ class BatchAttention:
         """Index scores ``[B, rows, E]`` of the rows at positions ``rows``; -inf where not visible (8.4)."""
         text, prefix = self.text, f"layers.{role.index}.attn.indexer"
         q = self.project(q_latent, f"{prefix}.wq_b").view(*x.shape[:2], text.index_n_heads, -1)
-        q = rotate(q, table[rows])
+        q = self.rotate(q, table[rows])
         factors = (
             self.project(x, f"{prefix}.weights_proj").float()
             * (text.index_head_dim * text.index_n_heads) ** -0.5
@@ -213,17 +221,6 @@ def best_of_each_row(scores: Tensor, count: int) -> Tensor:
     last = scores.topk(count, dim=-1).values[..., -1:]
     above, equal = scores > last, scores == last
     return above | (equal & (equal.cumsum(dim=-1) <= count - above.sum(dim=-1, keepdim=True)))
-
-
-def rotate(x: Tensor, table: Tensor, inverse: bool = False) -> Tensor:
-    """Rotary embedding of the last channels of ``x [B, T, heads, dim]`` by rows of ``table`` (3.5)."""
-    dim = table.shape[1]
-    cos, sin = table[: x.shape[1], None, : dim // 2], table[: x.shape[1], None, dim // 2 :]
-    if inverse:
-        sin = -sin
-    x0, x1 = x[..., -dim::2], x[..., -dim + 1 :: 2]
-    rotated = torch.stack([x0 * cos - x1 * sin, x0 * sin + x1 * cos], dim=-1).flatten(-2)
-    return torch.cat([x[..., :-dim].to(rotated.dtype), rotated], dim=-1)
 
 
 def indexer_loss(traces: dict[int, IndexerTrace]) -> Tensor:

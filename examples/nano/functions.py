@@ -94,9 +94,3 @@ def sink_attention(
         tuple[Tensor, Tensor],
         _SinkAttention.apply(q, keys, sink, mask, scale),  # type: ignore[no-untyped-call]
     )
-
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Root-mean-square norm in float32: float32 like ``x`` (backbone specification, 2.2)."""
-    value = x.float()
-    return value * torch.rsqrt(value.square().mean(dim=-1, keepdim=True) + eps) * weight

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from di_kernels.reference.engram import GATE_FLOOR, engram_hash, engram_windows
+from di_kernels.reference.engram import engram_hash, engram_windows
 from di_model.config import ModelConfig
 from di_model.engram_tables import EngramData
 from di_model.rope import RopeTables
@@ -18,8 +18,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from examples.nano.attention import BatchAttention, BatchState, indexer_loss
-from examples.nano.functions import rms_norm, sinkhorn
+from examples.nano.functions import sinkhorn
 from examples.nano.parameters import Parameters
+from examples.nano.pieces import Pieces
+
+PLAIN = Pieces()
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +57,7 @@ class BatchModel:
         parameters: tensors of :func:`~examples.nano.parameters.initial_parameters`.
         engram: derived hash constants.
         dtype: of matrix products: float32 is exact, bfloat16 several times as fast where the CPU has it.
+        pieces: element-wise functions, plain or compiled.
     """
 
     def __init__(
@@ -62,9 +66,11 @@ class BatchModel:
         parameters: Parameters,
         engram: EngramData,
         dtype: torch.dtype = torch.float32,
+        pieces: Pieces = PLAIN,
     ) -> None:
-        self.text, self.parameters, self.engram_data, self.dtype = config.text, parameters, engram, dtype
-        self.attention = BatchAttention(config, parameters, dtype)
+        self.text, self.parameters, self.engram_data = config.text, parameters, engram
+        self.dtype, self.pieces = dtype, pieces
+        self.attention = BatchAttention(config, parameters, dtype, pieces)
         self.rope = RopeTables.build(config, self.text.max_position_embeddings)
 
     def forward(self, ids: Tensor, *, sparse: bool, sampled: Tensor | None = None) -> BatchOutput:
@@ -87,15 +93,15 @@ class BatchModel:
             if role.engram is not None:
                 stream = self.engram(stream, ids, role)
             mixes = self.mixes(stream, f"{prefix}.hc_attn")
-            x = self.norm(hyper_pre(stream, pre), f"{prefix}.attn_norm")
+            x = self.input(stream, pre, f"{prefix}.attn_norm")
             y = self.attention(x.view(batch, length, -1), role, state).flatten(0, 1)
-            stream, pre = hyper_post(stream, y.float(), mixes), mixes.pre
+            stream, pre = self.pieces.hyper_post(stream, y, mixes.post, mixes.comb), mixes.pre
             mixes = self.mixes(stream, f"{prefix}.hc_ffn")
-            x = self.norm(hyper_pre(stream, pre), f"{prefix}.ffn_norm")
+            x = self.input(stream, pre, f"{prefix}.ffn_norm")
             y, load = self.experts(x, f"{prefix}.ffn")
-            stream, pre = hyper_post(stream, y.float(), mixes), mixes.pre
+            stream, pre = self.pieces.hyper_post(stream, y, mixes.post, mixes.comb), mixes.pre
             loads.append(load)
-        hidden = self.norm(hyper_pre(stream, pre), "norm")
+        hidden = self.input(stream, pre, "norm")
         return BatchOutput(hidden.view(batch, length, -1), indexer_loss(state.traces), torch.stack(loads))
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -105,16 +111,16 @@ class BatchModel:
     def project(self, x: Tensor, name: str) -> Tensor:
         return x.to(self.dtype) @ self.parameters[f"{name}.weight"].to(self.dtype).T
 
-    def norm(self, x: Tensor, name: str) -> Tensor:
-        return rms_norm(x, self.parameters[f"{name}.weight"], self.text.rms_norm_eps)
+    def input(self, stream: Tensor, pre: Tensor, name: str) -> Tensor:
+        """Normalised input of a sub-layer."""
+        return self.pieces.hyper_input(stream, pre, self.parameters[f"{name}.weight"], self.text.rms_norm_eps)
 
     def mixes(self, stream: Tensor, prefix: str) -> Mixes:
         """Coefficients of a sub-layer from the trunk it finds (3.2)."""
         text, m = self.text, self.text.hc_mult
-        u = stream.flatten(1)
         fn, base, scale = (self.parameters[f"{prefix}_{part}"] for part in ("fn", "base", "scale"))
-        rstd = torch.rsqrt(u.square().mean(dim=1, keepdim=True) + text.rms_norm_eps)
-        z = (u.to(self.dtype) @ fn.to(self.dtype).T).float() * rstd
+        u, rstd = self.pieces.hyper_operand(stream, self.dtype, text.rms_norm_eps)
+        z = (u @ fn.to(self.dtype).T).float() * rstd
         pre = torch.sigmoid(z[:, :m] * scale[0] + base[:m]) + text.hc_eps
         post = torch.sigmoid(z[:, m : 2 * m] * scale[1] + base[m : 2 * m]) * 2.0
         mixing = (z[:, 2 * m :] * scale[2] + base[2 * m :]).T.reshape(m, m, -1)
@@ -143,12 +149,8 @@ class BatchModel:
 
     def _expert(self, x: Tensor, weight: Tensor | None, name: str) -> Tensor:
         """One SwiGLU MLP, the routing weight applied before its last matrix (4.4, 4.5)."""
-        limit = self.text.swiglu_limit
-        gate, up = (
-            self.project(x, f"{name}.w1").clamp(max=limit),
-            self.project(x, f"{name}.w3").clamp(-limit, limit),
-        )
-        activation = functional.silu(gate) * up
+        gate, up = self.project(x, f"{name}.w1"), self.project(x, f"{name}.w3")
+        activation = self.pieces.swiglu(gate, up, self.text.swiglu_limit)
         if weight is not None:
             activation = activation * weight[:, None].to(activation.dtype)
         return self.project(activation, f"{name}.w2")
@@ -159,13 +161,9 @@ class BatchModel:
         text, prefix = self.text, f"layers.{role.index}.engram"
         rows = self.engram_rows(ids, role.engram)
         features = functional.embedding(rows, self.parameters[f"{prefix}.embed.weight"]).flatten(1)
-        blocks = self.project(features, f"{prefix}.wkv").float().view(-1, text.hc_mult + 1, text.hidden_size)
-        key, value = blocks[:, :-1], blocks[:, -1:]
+        kv = self.project(features, f"{prefix}.wkv").view(-1, text.hc_mult + 1, text.hidden_size)
         weight = self.parameters[f"{prefix}.q_weight"] * self.parameters[f"{prefix}.k_weight"]
-        norms = [torch.rsqrt(x.square().mean(dim=2) + text.rms_norm_eps) for x in (stream, key)]
-        similarity = (stream * weight * key).sum(dim=2) * norms[0] * norms[1] * text.hidden_size**-0.5
-        gate = torch.sigmoid(torch.copysign(similarity.abs().clamp(min=GATE_FLOOR).sqrt(), similarity))
-        return stream + gate[..., None] * value
+        return self.pieces.engram_inject(stream, kv, weight, text.rms_norm_eps)
 
     def engram_rows(self, ids: Tensor, table: int) -> Tensor:
         """Table rows int64 ``[B*T, columns]`` of the n-grams that end at each token."""
@@ -174,13 +172,3 @@ class BatchModel:
         tokens = padded.unfold(1, order, 1).flip(2).flatten(0, 1)
         windows = engram_windows(tokens, self.engram_data.vocabulary, self.engram_data.pad)
         return engram_hash(windows, self.engram_data.tables[table].hash)
-
-
-def hyper_pre(stream: Tensor, pre: Tensor) -> Tensor:
-    """Input of a sub-layer ``[rows, D]`` (3.4)."""
-    return torch.bmm(pre[:, None], stream)[:, 0]
-
-
-def hyper_post(stream: Tensor, y: Tensor, mixes: Mixes) -> Tensor:
-    """Trunk after a sub-layer (3.5)."""
-    return torch.baddbmm(torch.bmm(mixes.comb.transpose(1, 2), stream), mixes.post[..., None], y[:, None])

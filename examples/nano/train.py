@@ -26,6 +26,7 @@ from examples.nano.config import nano_config
 from examples.nano.curriculum import STAGES, Stage
 from examples.nano.model import BatchModel
 from examples.nano.parameters import decays, initial_parameters, is_trained
+from examples.nano.pieces import Pieces, compiled_pieces
 from examples.nano.texts import TrainingData, load_training_data
 
 LEARNING_RATE = 2e-3
@@ -71,11 +72,17 @@ class Trainer:
     Args:
         data: what rows are drawn from.
         seed: of first values and of every batch.
+        pieces: element-wise functions of the model, plain or compiled.
         decay_from, decay_steps: the learning rate falls to a tenth over so many steps from that one on.
     """
 
     def __init__(
-        self, data: TrainingData, seed: int, decay_from: int | None = None, decay_steps: int = 1000
+        self,
+        data: TrainingData,
+        seed: int,
+        pieces: Pieces,
+        decay_from: int | None = None,
+        decay_steps: int = 1000,
     ) -> None:
         self.data, self.seed = data, seed
         self.decay_from, self.decay_steps = decay_from, decay_steps
@@ -83,7 +90,7 @@ class Trainer:
         engram = derive_engram(self.config, data.tokenizer)
         assert engram is not None  # nano has an Engram layer
         self.parameters = initial_parameters(self.config, seed)
-        self.model = BatchModel(self.config, self.parameters, engram, torch.bfloat16)
+        self.model = BatchModel(self.config, self.parameters, engram, torch.bfloat16, pieces)
         trained = {name: tensor for name, tensor in self.parameters.items() if is_trained(name)}
         groups = [
             {"params": [t for n, t in trained.items() if decays(n, t) == decay], "weight_decay": rate}
@@ -217,7 +224,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     data = load_training_data(options.root, options.work)
-    trainer = Trainer(data, options.seed, options.decay_from, options.decay_steps)
+    trainer = Trainer(data, options.seed, compiled_pieces(), options.decay_from, options.decay_steps)
     if (options.work / "checkpoint.pt").is_file():
         trainer.restore(options.work / "checkpoint.pt")
     train(trainer, options.work, options.minutes, options.save_minutes, options.log_steps)
