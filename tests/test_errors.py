@@ -9,7 +9,7 @@ from di_cache import CacheConfigError, CacheLayoutError, SlotMapError
 from di_engine.errors import EngineClosedError, EngineConfigError, RequestError
 from di_kernels import KernelUnavailableError
 from di_model.checkpoint import CheckpointError
-from di_model.config import ConfigError, MissingKeysError
+from di_model.config import AnotherModelError, ConfigError, MissingKeysError, UnreadableConfigError
 from di_model.problems import Problem, ProblemKind
 from di_model.tokenizer import TokenizerError
 from di_scheduler import AdmissionError, FinishReason
@@ -23,6 +23,8 @@ ERRORS = [
     SlotMapError("width is 9; allowed: at most 8"),
     AdmissionError("empty_prompt", "prompt has no tokens"),
     ConfigError("hidden_act", "gelu", "only 'silu'"),
+    AnotherModelError("model_type", "llama", "only 'deepseek_v41'"),
+    UnreadableConfigError("config.json", "Expecting value"),
     MissingKeysError(("hidden_size", "head_dim")),
     CheckpointError("model", [Problem(ProblemKind.MISSING, "norm.weight")]),
     TokenizerError("no padding token"),

@@ -365,6 +365,12 @@ def test_missing_shard(checkpoint: Path) -> None:
     assert set(found[ProblemKind.MISSING]) == names
     assert len(found[ProblemKind.MISSING]) == len(names)
     assert set(found) == {ProblemKind.MISSING_SHARD, ProblemKind.MISSING}
+    with pytest.raises(CheckpointError) as error:
+        load_checkpoint(checkpoint)
+    assert str(error.value).splitlines()[1:] == [
+        f"  missing shard (1): {lost.name}",
+        f"  missing tensor ({len(names)}): {len(names)} in {lost.name}",
+    ]
 
 
 @pytest.mark.parametrize("keep", [0, 4, 8, 300])

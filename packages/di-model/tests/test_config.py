@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from di_model.config import ConfigError, MissingKeysError, ModelConfig, TextConfig, YarnConfig
+from di_model.config import (
+    AnotherModelError,
+    ConfigError,
+    MissingKeysError,
+    ModelConfig,
+    TextConfig,
+    UnreadableConfigError,
+    YarnConfig,
+)
 from di_model.testing import tiny_config
 from hypothesis import given
 from hypothesis import strategies as st
@@ -293,8 +301,36 @@ def test_a_key_that_is_named_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"architectures": [}', "\ud800", "9" * 5000])
 def test_unreadable_files(tmp_path: Path, content: str) -> None:
     (tmp_path / "config.json").write_bytes(content.encode("utf-8", "surrogatepass"))
-    with pytest.raises(ConfigError, match="JSON object"):
+    with pytest.raises(ConfigError, match="JSON"):
         ModelConfig.from_file(tmp_path)
+
+
+def test_a_file_that_is_not_json_is_told_as_such(tmp_path: Path) -> None:
+    file = tmp_path / "README.md"
+    file.write_text("# A model")
+    with pytest.raises(UnreadableConfigError) as error:
+        ModelConfig.from_file(file)
+    assert str(error.value).startswith(f"{file} is not JSON: Expecting value")
+
+
+@pytest.mark.parametrize(
+    ("raw", "found"),
+    [
+        (
+            {"architectures": ["LlamaForCausalLM"], "model_type": "llama"},
+            "architectures = ['LlamaForCausalLM']",
+        ),
+        ({"model_type": "llama"}, "model_type = 'llama'"),
+        ({"name": "a package"}, "architectures = None"),
+        ({**tiny_config(), "model_type": "deepseek_v4"}, "model_type = 'deepseek_v4'"),
+    ],
+)
+def test_another_model_is_told_as_such(raw: dict[str, Any], found: str) -> None:
+    with pytest.raises(AnotherModelError) as error:
+        ModelConfig.from_dict(raw)
+    assert str(error.value).startswith(
+        f"not a DeepSeek-V4.1 model: {found} is not supported; supported: only"
+    )
 
 
 def test_no_file(tmp_path: Path) -> None:

@@ -201,7 +201,8 @@ def _resolve(
             rows.append(_row(entry, shard))
             used.add((shard, entry.name))
         elif not header.readable:
-            problems.append(Problem(ProblemKind.MISSING, canonical, f"its shard {shard} cannot be read"))
+            detail = f"its shard {shard} cannot be read"
+            problems.append(Problem(ProblemKind.MISSING, canonical, detail, shard))
         elif header.faulty.isdisjoint(_spellings(name)):
             elsewhere = location.get(canonical)
             detail = f"index says {shard}, " + (f"it is in {elsewhere}" if elsewhere else "no shard has it")

@@ -19,9 +19,11 @@ from di_model.config_fields import (
     DISTINCT,
     NON_NEGATIVE,
     POSITIVE,
+    AnotherModelError,
     ConfigError,
     MissingKeysError,
     Rule,
+    UnreadableConfigError,
     as_object,
     at_least,
     between,
@@ -38,17 +40,20 @@ from di_model.primes import engram_primes
 from di_model.topology import LayerRole, SharingLists, derive_draft_roles, derive_roles
 
 __all__ = [
+    "AnotherModelError",
     "ConfigError",
     "LayerRole",
     "MissingKeysError",
     "ModelConfig",
     "QuantizationConfig",
     "TextConfig",
+    "UnreadableConfigError",
     "VisionConfig",
     "YarnConfig",
 ]
 
 ARCHITECTURE = "DeepseekV41ForCausalLM"
+MODEL_TYPE = "deepseek_v41"
 SCALE_BLOCK = 32
 """Elements that share one power-of-two scale, in weights, activations and caches."""
 MAX_TABLE_ROWS = 2**31 - 1
@@ -253,7 +258,7 @@ class ModelConfig:
     quantization: QuantizationConfig | None
     """None: every weight is BF16 in its full logical shape, without scales (spec 2.2)."""
     architectures: tuple[str, ...] = key(exactly((ARCHITECTURE,)))
-    model_type: str = key(exactly("deepseek_v41"))
+    model_type: str = key(exactly(MODEL_TYPE))
     dtype: str = key(exactly("bfloat16"))
     bos_token_id: int = key(NON_NEGATIVE)
     eos_token_id: int = key(NON_NEGATIVE)
@@ -270,13 +275,12 @@ class ModelConfig:
     def from_dict(raw: Mapping[str, Any]) -> ModelConfig:
         """Reads the object of a ``config.json``.
 
-        Keys that the model does not use are ignored. Raises MissingKeysError naming every missing key, and
-        ConfigError naming key, value and what is supported for the first bad value.
+        Keys that the model does not use are ignored. Raises AnotherModelError for the configuration of another model,
+        MissingKeysError naming every missing key, and ConfigError naming key, value and what is supported for the first
+        bad value.
         """
         raw = as_object("config.json", raw)
-        # Another architecture is told as such, not as a list of the keys it lacks.
-        if "architectures" in raw and raw["architectures"] != [ARCHITECTURE]:
-            raise ConfigError("architectures", raw["architectures"], f"only {[ARCHITECTURE]!r}")
+        _check_model(raw)
         _check_present(raw)
         text, vision = (
             as_object("text_config", raw["text_config"]),
@@ -300,8 +304,8 @@ class ModelConfig:
     def from_file(path: str | Path) -> ModelConfig:
         """Reads ``config.json``, given the file or the directory that holds it.
 
-        Raises FileNotFoundError when there is none, ConfigError when it is not JSON, names a key twice in one object
-        or is not a supported model.
+        Raises FileNotFoundError when there is none, UnreadableConfigError when it is not JSON, and another ConfigError
+        when it names a key twice in one object or is not a supported model.
         """
         file = Path(path)
         file = file / "config.json" if file.is_dir() else file
@@ -312,7 +316,7 @@ class ModelConfig:
         except ConfigError:
             raise
         except (ValueError, RecursionError) as error:  # also a number of too many digits
-            raise ConfigError(str(file), "unreadable", f"a JSON object ({error})") from error
+            raise UnreadableConfigError(str(file), str(error)) from error
         return ModelConfig.from_dict(raw)
 
 
@@ -333,6 +337,17 @@ _ENGRAM_KEYS = (
     "engram_head_dim",
     "engram_pad_token_id",
 )
+
+
+def _check_model(raw: Mapping[str, Any]) -> None:
+    """Another model is told as such, not as a list of the keys that it lacks."""
+    named = False
+    for name, expected in (("architectures", [ARCHITECTURE]), ("model_type", MODEL_TYPE)):
+        if name in raw and raw[name] != expected:
+            raise AnotherModelError(name, raw[name], f"only {expected!r}")
+        named |= name in raw
+    if not named:
+        raise AnotherModelError("architectures", None, f"only {[ARCHITECTURE]!r}")
 
 
 def _check_present(raw: Mapping[str, Any]) -> None:

@@ -37,6 +37,25 @@ class ConfigError(ValueError):
         return f"{self.key} = {shown(self.value)} is not supported; supported: {self.supported}"
 
 
+class AnotherModelError(ConfigError):
+    """The configuration says itself that it is of another model, or says nothing of a model at all."""
+
+    def __str__(self) -> str:
+        return f"not a DeepSeek-V4.1 model: {super().__str__()}"
+
+
+class UnreadableConfigError(ConfigError):
+    """A file that is not JSON; ``key`` is its path."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path, self.reason = path, reason
+        self.key, self.value, self.supported = path, None, "a JSON object"
+        ValueError.__init__(self, path, reason)
+
+    def __str__(self) -> str:
+        return f"{self.path} is not JSON: {self.reason}"
+
+
 class MissingKeysError(ConfigError):
     """Required keys are absent; all of them are named at once."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -34,11 +34,15 @@ class ProblemKind(enum.Enum):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: the tensor or file, and what was found and expected."""
+    """One thing that is wrong: the tensor or file, and what was found and expected.
+
+    ``shard`` is set for a tensor that is missing only because this shard cannot be read.
+    """
 
     kind: ProblemKind
     subject: str
     detail: str = ""
+    shard: str | None = None
 
     def __str__(self) -> str:
         subject = _printable(self.subject)
@@ -54,8 +58,8 @@ def _printable(text: str) -> str:
 class CheckpointError(ValueError):
     """A checkpoint that does not hold exactly the model of its configuration.
 
-    ``problems`` has every problem found; the message shows up to SHOWN_PER_KIND of each kind and counts the
-    rest.
+    ``problems`` has every problem found; the message shows up to SHOWN_PER_KIND of each kind and counts the rest, and
+    counts the tensors that an unreadable shard takes along.
     """
 
     def __init__(self, source: str, problems: Iterable[Problem]) -> None:
@@ -75,9 +79,21 @@ def _message(source: str, problems: Sequence[Problem]) -> str:
     for kind in ProblemKind:
         found = grouped.get(kind, [])
         if found:
-            rest = len(found) - SHOWN_PER_KIND
-            shown = ", ".join(map(str, found[:SHOWN_PER_KIND]))
+            items = _folded(found)
+            rest = len(items) - SHOWN_PER_KIND
+            shown = ", ".join(items[:SHOWN_PER_KIND])
             lines.append(
                 f"  {kind.value} ({len(found)}): {shown}" + (f" and {rest} more" if rest > 0 else "")
             )
     return "\n".join(lines)
+
+
+def _folded(problems: Sequence[Problem]) -> list[str]:
+    """Texts of the problems; tensors that a shard takes along are one item together."""
+    lost = Counter(problem.shard for problem in problems)
+    lost[None] = 1  # tensors with a fault of their own
+    texts = (
+        f"{lost[problem.shard]} in {problem.shard}" if lost[problem.shard] > 1 else str(problem)
+        for problem in problems
+    )
+    return list(dict.fromkeys(texts))
