@@ -145,6 +145,7 @@ def test_forced_tokens_bias_and_stops(capsys, checkpoint):
         (["nowhere", "--prompt", "a"], 2, "no model at nowhere: a model is a checkpoint directory here"),
         (["org/name", "--prompt", "a"], 2, "download it first: hf download org/name"),
         (["{model}", "--prompt", "a", "--prompt-file", "x"], 2, "--prompt-file"),
+        (["{model}", "--prompt", "a", "--tokenizer", "absent.json"], 2, "absent.json"),
         (["{model}", "--prompt-file", "absent.jsonl"], 2, "absent.jsonl"),
         (["{model}", "--prompt", "a", "--temperature", "-1"], 2, "temperature: got -1.0"),
         (["{model}", "--prompt", "a", "--temperature", "nan"], 2, "temperature: got nan"),

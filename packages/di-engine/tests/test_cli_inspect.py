@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,17 @@ def test_damaged_checkpoint_names_the_shard(capsys, tmp_path):
     assert captured.out == ""
 
 
+def test_missing_shard_is_no_wall_of_names(capsys, tmp_path):
+    write_checkpoint(tmp_path)
+    shard = sorted(tmp_path.glob("*.safetensors"))[0]
+    shard.unlink()
+    assert run(["inspect", str(tmp_path)]) == 1
+    err = capsys.readouterr().err
+    assert re.search(
+        rf"missing shard \(1\): {shard.name}\n  missing tensor \((\d+)\): \1 in {shard.name}\n$", err
+    )
+
+
 def test_memory_grows_by_blocks(capsys, tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(tiny_config()), encoding="utf-8")
@@ -93,16 +105,20 @@ def test_text_output_has_the_same_totals(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "message"),
     [
-        (["missing"], 1, "missing"),
+        (["missing"], 2, "no model at missing"),
+        (["org/name"], 2, "hf download org/name --local-dir name"),
+        (["README.md"], 1, "README.md is not JSON: Expecting value"),
+        ([".", "--tensors", "absent.tsv"], 2, "absent.tsv"),
         ([".", "--numerics", "int4"], 2, "--numerics: got 'int4', allowed: release or float32"),
-        ([".", "--block-size", "7"], 1, "block_size is 7"),
-        ([".", "--tokens", "-3"], 1, "tokens is -3"),
+        ([".", "--block-size", "7"], 2, "block_size is 7"),
+        ([".", "--tokens", "-3"], 2, "tokens is -3"),
         ([".", "--colour"], 2, "--colour"),
         ([], 2, "Missing argument"),
     ],
 )
 def test_bad_arguments_give_one_line(capsys, tmp_path, monkeypatch, arguments, exit_code, message):
     (tmp_path / "config.json").write_text(json.dumps(tiny_config()), encoding="utf-8")
+    (tmp_path / "README.md").write_text("# A model", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     assert run(["inspect", *arguments]) == exit_code
     err = capsys.readouterr().err
@@ -111,8 +127,12 @@ def test_bad_arguments_give_one_line(capsys, tmp_path, monkeypatch, arguments, e
     assert err.count("\n") == 1
 
 
-def test_another_architecture_is_told_as_such(capsys, tmp_path):
+def test_another_model_is_told_as_such(capsys, tmp_path):
     path = tmp_path / "config.json"
-    path.write_text(json.dumps({**tiny_config(), "architectures": ["LlamaForCausalLM"]}), encoding="utf-8")
-    assert run(["inspect", str(path)]) == 1
-    assert "LlamaForCausalLM" in capsys.readouterr().err
+    for raw in ({**tiny_config(), "architectures": ["LlamaForCausalLM"]}, {"model_type": "llama"}):
+        path.write_text(json.dumps(raw), encoding="utf-8")
+        assert run(["inspect", str(path)]) == 1
+        err = capsys.readouterr().err
+        assert err.startswith("di: not a DeepSeek-V4.1 model: ")
+        assert "lama" in err
+        assert "required key" not in err

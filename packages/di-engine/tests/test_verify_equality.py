@@ -73,7 +73,7 @@ def test_command_fails_when_something_never_occurred(capsys, checkpoint):
 
 
 def test_command_needs_a_checkpoint(capsys, tmp_path):
-    assert run(["verify", "equality", "--checkpoint", str(tmp_path / "none"), "--cases", "1"]) == 1
+    assert run(["verify", "equality", "--checkpoint", str(tmp_path / "none"), "--cases", "1"]) == 2
     assert capsys.readouterr().err.startswith("di: ")
 
 

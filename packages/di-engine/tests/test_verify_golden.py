@@ -162,7 +162,7 @@ def test_directory_without_golden_files_is_a_miss(checkpoints, tmp_path):
 @pytest.mark.parametrize("absent", ["golden", "checkpoints"])
 def test_absent_directories_are_named(capsys, golden, checkpoints, tmp_path, absent):
     paths = {"golden": golden, "checkpoints": checkpoints} | {absent: tmp_path / "absent"}
-    assert run(["verify", "golden", str(paths["golden"]), "--checkpoints", str(paths["checkpoints"])]) == 1
+    assert run(["verify", "golden", str(paths["golden"]), "--checkpoints", str(paths["checkpoints"])]) == 2
     assert capsys.readouterr().err.startswith(f"di: {absent}")
 
 

@@ -27,10 +27,19 @@ EXAMPLE = (
 )
 
 
-def _option(help_text: str, *names: str, default: str | None = None, metavar: str | None = None) -> Any:
-    """An option; ``default`` says in words what happens without it, where its default value does not."""
+def _option(
+    help_text: str,
+    *names: str,
+    default: str | None = None,
+    metavar: str | None = None,
+    exists: bool = False,
+) -> Any:
+    """An option; ``default`` says in words what happens without it, where its default value does not.
+
+    ``exists``: the path must be there.
+    """
     shown = True if default is None else default
-    return typer.Option(*names, help=help_text, show_default=shown, metavar=metavar)
+    return typer.Option(*names, help=help_text, show_default=shown, metavar=metavar, exists=exists)
 
 
 # Defaults are those of SamplingParams and EngineConfig; a test holds them to that. They are repeated because help must
@@ -123,8 +132,8 @@ def command(
     ] = True,
     detokenize: Annotated[bool, _option("Make text of the tokens; without, only token ids (--json).")] = True,
     tokenizer: Annotated[
-        str | None,
-        _option("tokenizer.json, or its directory.", default="that of MODEL"),
+        Path | None,
+        _option("tokenizer.json, or its directory.", default="that of MODEL", exists=True),
     ] = None,
     numerics: Annotated[
         str,

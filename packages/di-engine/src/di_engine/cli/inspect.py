@@ -12,6 +12,7 @@ from di_engine.cli.common import (
     EXIT_USAGE,
     CommandError,
     bytes_text,
+    existing_model,
     plain,
     print_json,
     stdout_console,
@@ -58,7 +59,9 @@ def command(
     path: Annotated[Path, typer.Argument(help="Checkpoint directory, or a config.json.")],
     tensors: Annotated[
         Path | None,
-        typer.Option(help="Match this listing (tab-separated name, dtype, shape, shard; plain or gzip)."),
+        typer.Option(
+            exists=True, help="Match this listing (tab-separated name, dtype, shape, shard; plain or gzip)."
+        ),
     ] = None,
     tokens: Annotated[
         list[int] | None, typer.Option(help="Context length for the memory table; may be repeated.")
@@ -67,7 +70,10 @@ def command(
     block_size: Annotated[int, typer.Option(help="Tokens per cache block.")] = 128,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Show dimensions, roles, parameters and bytes by part, cache layout and memory. Reads no weights."""
+    """Show dimensions, roles, parameters and bytes by part, cache layout and memory. Reads no weights.
+
+    Exits with 1 when the configuration or the checkpoint is bad, and with 2 when the command line is wrong.
+    """
     from di_model.numerics import Numerics
 
     from di_engine.inspection import inspect_model
@@ -76,7 +82,11 @@ def command(
         raise CommandError(f"--numerics: got {numerics!r}, allowed: release or float32", EXIT_USAGE)
     with user_errors():
         found = inspect_model(
-            path, listing=tensors, tokens=tokens or (), numerics=Numerics(numerics), block_size=block_size
+            existing_model(path),
+            listing=tensors,
+            tokens=tokens or (),
+            numerics=Numerics(numerics),
+            block_size=block_size,
         )
     if as_json:
         print_json(_as_dict(found))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from di_engine.cli.common import EXIT_FAILURE, plain, print_json, user_errors
+from di_engine.cli.common import EXIT_FAILURE, EXIT_USAGE, existing_model, plain, print_json, user_errors
 
 if TYPE_CHECKING:
     from di_engine.verify import EqualityReport, Finding, Verdict
@@ -27,7 +27,7 @@ def golden(
         Path, typer.Option(help="Directory with one checkpoint folder a preset (micro, w128, ...).")
     ],
     tokenizer: Annotated[
-        Path | None, typer.Option(help="The released tokenizer.json, for the files about it.")
+        Path | None, typer.Option(exists=True, help="The released tokenizer.json, for the files about it.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> int:
@@ -38,7 +38,7 @@ def golden(
     """
     from di_engine.verify import FindingKind, GoldenVerification, Verdict
 
-    with user_errors():
+    with user_errors(EXIT_USAGE):
         verification = GoldenVerification(directory, checkpoints, tokenizer)
     start = time.monotonic()
     cases = misses = unknown = 0
@@ -94,7 +94,7 @@ def equality(
     from di_engine.verify import EqualityCheck
 
     with user_errors():
-        check = EqualityCheck(checkpoint, seed)
+        check = EqualityCheck(existing_model(checkpoint), seed)
     start = time.monotonic()
     with tqdm(total=cases, unit="case", disable=not sys.stderr.isatty()) as bar:
         report = check.run(cases, progress=lambda done: bar.update(done - bar.n))
