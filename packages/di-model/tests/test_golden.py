@@ -133,6 +133,17 @@ def test_logits_of_some_rows(tmp_path: Path, runner: Callable[[Numerics], Refere
         assert case in missed(list(check_logits(path, model)))
 
 
+def test_arrays_without_a_case_are_named(
+    tmp_path: Path, runner: Callable[[Numerics], ReferenceRunner]
+) -> None:
+    """Such as those of a prompt whose ids are lost: they are no miss, but they must not pass unseen."""
+    model = runner(Numerics.FLOAT32)
+    arrays = _logits(model)
+    path = save(tmp_path / "x_fp32_logits.npz", {**arrays, "b.logits": arrays["a.logits"]})
+    (odd,) = (result for result in check_logits(path, model) if not result.understood)
+    assert odd.figure == "no case for b.logits"
+
+
 def test_candidates_that_a_query_cannot_see_are_ignored(
     tmp_path: Path, runner: Callable[[Numerics], ReferenceRunner]
 ) -> None:

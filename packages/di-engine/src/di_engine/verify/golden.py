@@ -103,8 +103,12 @@ class GoldenVerification:
 
     def run(self) -> Iterator[Verdict | Finding]:
         """Verdicts and findings, file by file; the files of one preset share one loaded checkpoint."""
+        seen: set[Verdict | Finding] = set()  # each subject finds the same arrays without a case
         with limited_threads(1):
-            yield from self._run()
+            for result in self._run():
+                if not isinstance(result, Finding) or result not in seen:
+                    seen.add(result)
+                    yield result
 
     def _run(self) -> Iterator[Verdict | Finding]:
         understood: list[tuple[str, GoldenKind, str | None]] = []
@@ -143,7 +147,7 @@ class GoldenVerification:
         else:
             yield from _verdicts("tables", check_engram(path, self.tokenizer))
 
-    def _preset(self, name: str, kind: GoldenKind, preset: _Preset) -> Iterator[Verdict]:
+    def _preset(self, name: str, kind: GoldenKind, preset: _Preset) -> Iterator[Verdict | Finding]:
         """Files about the model of one preset."""
         path = self.directory / name
         if kind is GoldenKind.QUANTIZED_LAYERS:
@@ -182,8 +186,12 @@ _FLOAT32_CHECKS: dict[GoldenKind, Callable[[Path, Runner], Iterable[CaseResult]]
 }
 
 
-def _verdicts(subject: str, results: Iterable[CaseResult]) -> Iterator[Verdict]:
-    return (Verdict(subject, result) for result in results)
+def _verdicts(subject: str, results: Iterable[CaseResult]) -> Iterator[Verdict | Finding]:
+    for result in results:
+        if result.understood:
+            yield Verdict(subject, result)
+        else:
+            yield Finding(FindingKind.NOT_UNDERSTOOD, result.file, result.figure)
 
 
 @dataclass(frozen=True, eq=False)

@@ -53,12 +53,14 @@ class CaseResult:
         case: what was compared, such as ``random0 logits``.
         figure: how close it came, for people.
         passed: whether it met its criterion.
+        understood: False where the file holds something that no case is about; ``figure`` names it.
     """
 
     file: str
     case: str
     figure: str
     passed: bool
+    understood: bool = True
 
 
 P = ParamSpec("P")
@@ -73,12 +75,16 @@ def never_silent(check: Check[P]) -> Check[P]:
     def run(path: str | Path, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[CaseResult]:
         count = 0
         for result in check(path, *args, **kwargs):
-            count += 1
+            count += result.understood
             yield result
         if count == 0:
             raise ValueError(f"{Path(path).name} holds nothing that {check.__name__} knows")
 
     return run
+
+
+MOST_NAMED = 12
+"""Arrays that are named where a file holds more than is understood."""
 
 
 class GoldenFile:
@@ -87,8 +93,11 @@ class GoldenFile:
     def __init__(self, path: str | Path) -> None:
         """Reads the whole file; raises FileNotFoundError, or ValueError when it is not an ``.npz`` file."""
         self.name = Path(path).name
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"{path} is not a regular file")
         with np.load(path, allow_pickle=False) as arrays:
             self._arrays = {key: arrays[key] for key in arrays.files}
+        self._unread = set(self.keys)
 
     def __contains__(self, key: str) -> bool:
         return key in self._arrays or f"{key}.bf16" in self._arrays
@@ -100,11 +109,20 @@ class GoldenFile:
 
     def __getitem__(self, key: str) -> Tensor:
         """Array ``key``; raises KeyError naming the file when it has none."""
+        self._unread.discard(key)
         if f"{key}.bf16" in self._arrays:
             return torch.from_numpy(self._arrays[f"{key}.bf16"]).view(torch.bfloat16)
         if key not in self._arrays:
             raise KeyError(f"{self.name} has no array {key!r}")
         return torch.from_numpy(self._arrays[key])
+
+    def leftovers(self, *left_out: str) -> Iterator[CaseResult]:
+        """A result that names the arrays nobody read, except those ending in one of ``left_out``; none without any."""
+        unread = sorted(key for key in self._unread if not key.endswith(left_out))
+        if unread:
+            more = f" and {len(unread) - MOST_NAMED} more" if len(unread) > MOST_NAMED else ""
+            names = ", ".join(unread[:MOST_NAMED]) + more
+            yield CaseResult(self.name, "arrays", f"no case for {names}", passed=True, understood=False)
 
     def cases(self, array: str) -> tuple[str, ...]:
         """Names ``X`` for which the file has ``X.array``, in file order."""

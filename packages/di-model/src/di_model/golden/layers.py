@@ -54,6 +54,7 @@ def check_layers(path: str | Path, runner: Runner) -> Iterator[CaseResult]:
         yield file.within("last logits", output.logits[-1], file["logits_last"], TOLERANCE)
     if "main_hidden_last" in file and output.features is not None:
         yield file.within("last draft features", output.features[-1], file["main_hidden_last"], TOLERANCE)
+    yield from file.leftovers()
 
 
 def _layers(file: GoldenFile, names: Iterable[Traced]) -> list[int]:
@@ -109,6 +110,7 @@ def check_quantized_layers(
     scores = trace if judge is None else judge.run_layers(inputs)
     for layer in _layers(file, (*CHOICES, *VALUES)):
         yield _quantized_layer(file, trace, scores, layer, text)
+    yield from file.leftovers("logits_last", "main_hidden_last")  # of the whole pass, not of a layer
 
 
 def _inputs(file: GoldenFile, text: TextConfig) -> LayerInputs:

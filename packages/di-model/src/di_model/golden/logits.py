@@ -40,6 +40,7 @@ def check_logits(path: str | Path, runner: Runner) -> Iterator[CaseResult]:
             logits = torch.stack([runner.forward(ids[:length]).logits[-1] for length in lengths])
             expected = file[f"{prompt}.prefill_last_logits"]
             yield file.within(f"{prompt} cut to {len(lengths)} lengths", logits, expected, TOLERANCE)
+    yield from file.leftovers()
 
 
 def _rows(file: GoldenFile, prefixes: tuple[str, ...], length: int) -> Tensor:
@@ -90,6 +91,7 @@ def check_decode(path: str | Path, runner: Runner) -> Iterator[CaseResult]:
         yield file.equal(f"{name} greedy tokens", result.logits.argmax(1), greedy)
         if blocks in file:
             yield from _drafts(file, prompt, greedy, result)
+    yield from file.leftovers()
 
 
 def _drafts(file: GoldenFile, prompt: str, greedy: Tensor, result: DecodeResult) -> Iterator[CaseResult]:
@@ -135,6 +137,8 @@ def check_lowprec(path: str | Path, quantized: Runner | None, plain: Runner | No
                 else _rows(file, (prompt, parts[1]), len(ids))
             )
             yield _relative_rms(file, f"{kind} {parts[1]}", runner.forward(ids).logits[rows], expected)
+    if quantized is not None and plain is not None:
+        yield from file.leftovers("self_diff", "self_diff_lengths")  # how far the release is from itself
 
 
 def _relative_rms(file: GoldenFile, case: str, actual: Tensor, expected: Tensor) -> CaseResult:

@@ -129,6 +129,7 @@ def check_operations(path: str | Path, operations: OperationSet) -> Iterator[Cas
             yield from check(file, operations)
     if "rope.positions" in file:
         yield from _rope(file)
+    yield from file.leftovers("exact_f64")  # beside the rounded results, which are the criterion
 
 
 def _quantizers(file: GoldenFile, operations: OperationSet) -> Iterator[CaseResult]:
