@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import torch
 from di_engine.cli import run
 from di_engine.verify import Finding, FindingKind, GoldenVerification, Verdict
 from di_engine.verify.cached import CachedRunner
+from di_engine.verify.damage import damage
 from di_engine.verify.golden import UNQUANTIZED_SUFFIX
 from di_engine.verify.threads import limited_threads
 from di_engine.verify.unquantized import unquantized
@@ -152,6 +154,40 @@ def test_command_prints_a_line_a_case_and_fails_on_a_miss(capsys, golden, checkp
         "ops.npz",
     }
     assert lines[-1]["misses"] == 3
+
+
+def whole(path):
+    np.savez(path, first=np.arange(1000), second=np.arange(9))
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        lambda data: b"",
+        lambda data: b"no archive",
+        lambda data: data[:-100],
+        lambda data: data[:100] + data[300:],
+        lambda data: data[:3000] + b"\xff" + data[3001:],
+    ],
+)
+def test_damaged_file_is_called_damaged(checkpoints, tmp_path, break_it):
+    path = tmp_path / "tiny_fp32_logits.npz"
+    data = whole(path)
+    assert damage(path) is None
+    path.write_bytes(break_it(data))
+    (finding,) = verify(tmp_path, checkpoints)
+    assert (finding.kind, finding.file) == (FindingKind.MISSED, path.name)
+    assert re.match("damaged: |unreadable: ", finding.reason)
+    assert "pickle" not in finding.reason
+
+
+def test_damaged_cases_of_the_tokenizer_are_called_damaged(checkpoints, tmp_path):
+    (tmp_path / "tokenizer_cases.json").write_text('{"cases": [', encoding="utf-8")
+    (tmp_path / "ops.npz").mkdir()
+    reasons = {finding.file: finding.reason for finding in verify(tmp_path, checkpoints)}
+    assert reasons["tokenizer_cases.json"].startswith("damaged: not JSON (Expecting value")
+    assert reasons["ops.npz"] == "not a regular file"
 
 
 def test_directory_without_golden_files_is_a_miss(checkpoints, tmp_path):

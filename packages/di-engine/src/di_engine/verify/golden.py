@@ -31,6 +31,7 @@ from di_model.numerics import Numerics
 from di_model.reference import ReferenceModel
 
 from di_engine.verify.cached import CachedRunner
+from di_engine.verify.damage import damage
 from di_engine.verify.threads import limited_threads
 from di_engine.verify.unquantized import unquantized
 
@@ -122,6 +123,10 @@ class GoldenVerification:
             yield Finding(FindingKind.MISSED, str(self.directory), "there is no golden file in it")
         presets: dict[str, _Preset] = {}
         for name, kind, preset in understood:
+            fault = damage(self.directory / name)
+            if fault is not None:
+                yield Finding(FindingKind.MISSED, name, fault)
+                continue
             try:
                 if preset is None:
                     yield from self._global(name, kind)
