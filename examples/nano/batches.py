@@ -15,7 +15,6 @@ from examples.nano.curriculum import Stage
 from examples.nano.tasks import RecallShape, Sample, arithmetic, definition, json_extraction, recall
 from examples.nano.texts import TrainingData
 
-TOKENS_PER_BATCH = 4096
 ANSWER_WEIGHT = 4.0
 CONTEXT_SHARE = 0.25
 """Share of the tokens that are no answers which enter the loss of a task row."""
@@ -67,7 +66,7 @@ class _Row:
 def draw_batch(data: TrainingData, stage: Stage, window: int, seed: int, step: int) -> Batch:
     """The batch of a step; it follows from seed, stage and step alone."""
     random = Random(f"{seed}/{stage.name}/{step}")
-    rows = max(1, TOKENS_PER_BATCH // stage.length)
+    rows = max(1, stage.tokens // stage.length)
     ids = np.zeros((rows, stage.length + 1), dtype=np.int64)
     kinds = np.zeros((rows, stage.length + 1), dtype=np.int64)
     for row in range(rows):
@@ -91,7 +90,7 @@ def _draw_row(
             kind, sample = _draw_task(data, random)
             row.add(data, sample, kind)
     else:
-        shape = RecallShape(stage.names, stage.length // 8 + 2, stage.filler)
+        shape = RecallShape(stage.names, stage.length // 4, stage.filler, stage.link)
         row.add(data, recall(random, data.words, shape, data.filler), RECALL, window)
     padding = max(0, length - len(row.ids))
     return row.ids[:length] + [BOS_ID] * padding, row.kinds[:length] + [-1] * padding

@@ -44,11 +44,13 @@ class RecallShape:
         names: different names in a sample.
         statements: how often a name is given or asked for.
         filler: most characters of other text between two statements, 0 for none.
+        link: text between a name and its value.
     """
 
     names: int
     statements: int
     filler: int = 0
+    link: str = " has"
 
 
 Filler = Callable[[Random, int], str]
@@ -75,7 +77,11 @@ def recall(random: Random, words: Vocabulary, shape: RecallShape, filler: Filler
         name = random.choice(names)
         if shape.filler:
             pieces.append(Piece(filler(random, random.randint(0, shape.filler)) + "\n"))
-        pieces += [Piece(f"Now {name} has"), Piece(f" {values[name]}", answer=name in said), Piece(".\n")]
+        pieces += [
+            Piece(f"Now {name}{shape.link}"),
+            Piece(f" {values[name]}", answer=name in said),
+            Piece(".\n"),
+        ]
         said.add(name)
     return tuple(pieces)
 

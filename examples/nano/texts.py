@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from examples.nano.corpus import Corpus, Entry, dictionary, read_corpus
 from examples.nano.tasks import Vocabulary
-from examples.nano.tokenizer import train_tokenizer
+from examples.nano.tokenizer import single_tokens, train_tokenizer
 from examples.nano.words import NAMES, VALUES
 
 DICTIONARY_WORDS = 1000
@@ -23,7 +23,7 @@ Ids = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """Everything that samples are drawn from."""
+    """Everything that samples are drawn from; ``words`` are those that are one token each."""
 
     tokenizer: Tokenizer
     corpus: Corpus
@@ -71,5 +71,5 @@ def load_training_data(root: Path, work: Path) -> TrainingData:
         corpus=corpus,
         tokens=np.load(tokens),
         entries=dictionary(root, DICTIONARY_WORDS),
-        words=Vocabulary(NAMES, VALUES),
+        words=Vocabulary(single_tokens(tokenizer, NAMES), single_tokens(tokenizer, VALUES)),
     )
