@@ -14,10 +14,11 @@
 namespace di {
 
 constexpr int64_t kWorkPerThread = 1 << 16;
+constexpr int kMaxThreads = 4096;
 
 int num_threads();          // threads used by the kernels; default: what OpenMP offers; 1 in a forked child
 int64_t work_per_thread();  // operations that are worth waking a thread for
-void set_num_threads(int count, int64_t work_per_thread);  // both at least 1
+void set_num_threads(int count, int64_t work_per_thread);  // 1..kMaxThreads, at least 1
 
 // Default rounding and subnormals for as long as it lives: a host program may have set other ones, and then
 // for some of its threads only.

@@ -320,6 +320,25 @@ def test_no_cliff_where_everything_is_selected(device: str, topk: int, numerics:
     assert_same_bits(over(chosen), over(everything))
 
 
+@pytest.mark.parametrize("width", [48, 63, 64, 65, 111, 112, 128, 130, 1000])
+@NUMERICS
+def test_entries_start_at_the_width_of_the_window(device: str, width: int, numerics: Numerics) -> None:
+    """Also in the first rows of a sequence, whose windows have few keys or leave whole pieces empty."""
+    for start in (0, 70):
+        case = sequence_case(numerics, Hostile.NORMAL, start, 4)
+        case = dataclasses.replace(case, window=dataclasses.replace(case.window, width=width))
+        assert_same_values(case.on(device).run().cpu(), gathered(case, numerics))
+
+
+def test_pieces_without_a_key_cost_nothing(device: str) -> None:
+    case = sequence_case(RELEASE, Hostile.NORMAL, 70, 3)
+    near, far = (
+        dataclasses.replace(case, window=dataclasses.replace(case.window, width=width)).on(device)
+        for width in (127, 2**31 - 1)
+    )
+    assert_same_bits(far.run(), near.run())
+
+
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [

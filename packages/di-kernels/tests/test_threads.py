@@ -106,12 +106,33 @@ def test_running_out_of_memory_in_a_thread_is_an_error_not_the_end() -> None:
     assert (done.returncode, done.stdout.split()) == (0, ["MemoryError"] * 2), done.stderr
 
 
-@pytest.mark.parametrize("value", [0, -1, True, 1.0])
+@pytest.mark.parametrize(
+    "value", [0, -1, True, 1.0, None, "2", 2**63, pytest.param(10**5000, id="5001 digits")]
+)
 def test_wrong_counts_are_refused(value: object) -> None:
-    with pytest.raises(ValueError, match="count is"):
+    before = num_threads()
+    with pytest.raises(ValueError, match=r"count is .*; it must be an integer from 1 to 4096"):
         set_num_threads(value)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="work_per_thread is"):
-        set_num_threads(num_threads(), work_per_thread=value)  # type: ignore[arg-type]
+    if value is not None:
+        with pytest.raises(ValueError, match="work_per_thread is"):
+            set_num_threads(before, work_per_thread=value)  # type: ignore[arg-type]
+    assert num_threads() == before
+
+
+@pytest.mark.parametrize("count", [4097, 10**9, 2**31])
+def test_more_threads_than_any_machine_has_are_refused(count: int) -> None:
+    with pytest.raises(ValueError, match=f"count is {count}; it must be an integer from 1 to 4096"):
+        set_num_threads(count)
+
+
+def test_the_largest_work_keeps_everything_on_one_thread() -> None:
+    before, expected = num_threads(), rms_norm(SMALL, ONES, 1e-20)
+    try:
+        set_num_threads(2, work_per_thread=2**63 - 1)
+        assert_same_bits(rms_norm(SMALL, ONES, 1e-20), expected)
+        assert num_threads() == 2
+    finally:
+        set_num_threads(before)
 
 
 FORK = """

@@ -1,45 +1,52 @@
 #include "cpu/attention.hpp"
 
+#include <nanobind/stl/optional.h>
+
 #include <cstring>
+#include <limits>
 #include <vector>
 
+#include "bind/items.hpp"
 #include "bind/records.hpp"
-#include "bind/tensor.hpp"
 
 namespace di::bind {
 namespace {
 
-View view(nb::handle object) { return nb::cast<View>(object); }
+constexpr int64_t kMaxWidth = std::numeric_limits<int32_t>::max();  // positions are int32
+constexpr const char* kWindowItems[] = {"ring",        "fresh", "format", "slot", "split",
+                                        "fresh_start", "begin", "end",    "width"};
+constexpr const char* kEntryItems[] = {"pages", "format", "block_table", "sequence", "selected"};
 
-const int32_t* row_array(nb::handle object, const char* name, int64_t rows) {
-  const auto array = dense<int32_t, 1>(view(object), name);
+const int32_t* row_array(const View& view, const char* name, int64_t rows) {
+  const auto array = dense<int32_t, 1>(view, name);
   require(array.shape[0] == rows, "every array of the keys must have one element a row");
   return array.data;
 }
 
-// (ring, fresh, format, slot, split, fresh_start, begin, end, width)
-WindowKeys window_keys(const nb::tuple& t, const AttentionShape& shape) {
-  const RecordFormat format = record_format(nb::cast<const char*>(t[2]));
-  return WindowKeys{record_grid<3>(view(t[0]), "ring", format, shape.dim),
-                    record_grid<2>(view(t[1]), "fresh", format, shape.dim),
-                    row_array(t[3], "slot", shape.rows),
-                    row_array(t[4], "split", shape.rows),
-                    row_array(t[5], "fresh_start", shape.rows),
-                    row_array(t[6], "begin", shape.rows),
-                    row_array(t[7], "end", shape.rows),
-                    nb::cast<int64_t>(t[8])};
+WindowKeys window_keys(const nb::tuple& tuple, const AttentionShape& shape) {
+  const Items window(tuple, "window", kWindowItems);
+  const RecordFormat format = record_format(window.text(2));
+  return WindowKeys{record_grid<3>(window.tensor(0), "ring", format, shape.dim),
+                    record_grid<2>(window.tensor(1), "fresh", format, shape.dim),
+                    row_array(window.tensor(3), "slot", shape.rows),
+                    row_array(window.tensor(4), "split", shape.rows),
+                    row_array(window.tensor(5), "fresh_start", shape.rows),
+                    row_array(window.tensor(6), "begin", shape.rows),
+                    row_array(window.tensor(7), "end", shape.rows),
+                    window.integer(8, 0, kMaxWidth)};
 }
 
-// (pages, format, block_table, sequence, selected)
-EntryKeys entry_keys(const nb::tuple& t, const AttentionShape& shape) {
-  const auto table = dense<int32_t, 2>(view(t[2]), "block_table");
-  const auto selected = dense<int32_t, 2>(view(t[4]), "selected");
+EntryKeys entry_keys(const nb::tuple& tuple, const AttentionShape& shape) {
+  const Items entries(tuple, "entries", kEntryItems);
+  const RecordFormat format = record_format(entries.text(1));
+  const auto table = dense<int32_t, 2>(entries.tensor(2), "block_table");
+  const auto selected = dense<int32_t, 2>(entries.tensor(4), "selected");
   require(selected.shape[0] == shape.rows, "selected must have one row a query");
-  return EntryKeys{record_grid<3>(view(t[0]), "pages", record_format(nb::cast<const char*>(t[1])), shape.dim),
+  return EntryKeys{record_grid<3>(entries.tensor(0), "pages", format, shape.dim),
                    table.data,
                    table.shape[0],
                    table.shape[1],
-                   row_array(t[3], "sequence", shape.rows),
+                   row_array(entries.tensor(3), "sequence", shape.rows),
                    selected.data,
                    selected.shape[1]};
 }
@@ -65,13 +72,13 @@ struct Call {
 };
 
 template <class T>
-void call_sparse(const View& q, const nb::tuple& window, const nb::object& entries, const View& sink,
-                 float scale, const View& out) {
+void call_sparse(const View& q, const nb::tuple& window, const std::optional<nb::tuple>& entries,
+                 const View& sink, float scale, const View& out) {
   const Call<T> c(q, sink, out);
   const WindowKeys keys = window_keys(window, c.shape);
   EntryKeys selected{};
-  if (!entries.is_none()) selected = entry_keys(nb::cast<nb::tuple>(entries), c.shape);
-  const EntryKeys* more = entries.is_none() ? nullptr : &selected;
+  if (entries.has_value()) selected = entry_keys(*entries, c.shape);
+  const EntryKeys* more = entries.has_value() ? &selected : nullptr;
   nb::gil_scoped_release release;
   sparse_attention<T>(c.shape, c.q, keys, more, c.sink.data(), scale, c.out);
 }
@@ -95,7 +102,7 @@ void call_gathered(const View& q, const View& keys, const View& index, const Vie
 void bind_attention(nb::module_& m) {
   m.def(
       "sparse_attention",
-      [](View q, nb::tuple window, nb::object entries, View sink, float scale, View out) {
+      [](View q, nb::tuple window, std::optional<nb::tuple> entries, View sink, float scale, View out) {
         is<bf16>(q) ? call_sparse<bf16>(q, window, entries, sink, scale, out)
                     : call_sparse<float>(q, window, entries, sink, scale, out);
       },

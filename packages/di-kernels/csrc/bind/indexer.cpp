@@ -1,23 +1,28 @@
 #include "cpu/indexer.hpp"
 
+#include <nanobind/stl/optional.h>
+
+#include "bind/items.hpp"
 #include "bind/records.hpp"
-#include "bind/tensor.hpp"
 
 namespace di::bind {
 namespace {
 
-// (values, scales or None, block_table, sequence)
-IndexPages index_pages(const nb::tuple& t, const IndexShape& shape) {
+constexpr const char* kPageItems[] = {"values", "scales", "block_table", "sequence"};
+
+IndexPages index_pages(const nb::tuple& tuple, const IndexShape& shape) {
+  const Items items(tuple, "pages", kPageItems);
   IndexPages pages{};
-  const View values = nb::cast<View>(t[0]);
-  if (t[1].is_none()) {
+  const View values = items.tensor(0);
+  const std::optional<View> scale = items.tensor_or_none(1);
+  if (!scale.has_value()) {
     const auto array = rows<float, 3>(values, "values");
     require_width("values", array.shape[2], shape.dim);
     pages.values = as_grid(array, RecordFormat::float32);
   } else {
     constexpr RecordFormat format = RecordFormat::mxfp4;
     const auto codes = rows<uint8_t, 3>(values, "values");
-    const auto scales = rows<uint8_t, 3>(nb::cast<View>(t[1]), "scales");
+    const auto scales = rows<uint8_t, 3>(*scale, "scales");
     require(shape.dim % record_group(format) == 0,
             "index_scores: the index dimension must be a multiple of 32");
     require_width("values", codes.shape[2], value_bytes(format, shape.dim));
@@ -27,8 +32,8 @@ IndexPages index_pages(const nb::tuple& t, const IndexShape& shape) {
     pages.values = as_grid(codes, format);
     pages.scales = as_grid(scales, format);
   }
-  const auto table = dense<int32_t, 2>(nb::cast<View>(t[2]), "block_table");
-  const auto sequence = dense<int32_t, 1>(nb::cast<View>(t[3]), "sequence");
+  const auto table = dense<int32_t, 2>(items.tensor(2), "block_table");
+  const auto sequence = dense<int32_t, 1>(items.tensor(3), "sequence");
   require(sequence.shape[0] == shape.rows, "index_scores: sequence must have one element a row");
   require(pages.values.inner > 0, "index_scores: a block must hold at least one entry");
   pages.block_table = table.data;
@@ -40,7 +45,7 @@ IndexPages index_pages(const nb::tuple& t, const IndexShape& shape) {
 
 template <class T>
 void call(const View& q, const View& weights, const nb::tuple& pages, const View& visible,
-          const nb::object& entries, const View& out) {
+          const std::optional<View>& entries, const View& out) {
   const auto in = dense<T, 3>(q, "q");
   const auto w = dense<T, 2>(weights, "head_weights");
   const auto v = dense<int32_t, 1>(visible, "visible");
@@ -50,8 +55,8 @@ void call(const View& q, const View& weights, const nb::tuple& pages, const View
               o.shape[0] == shape.rows,
           "index_scores: shapes do not agree");
   IndexTargets targets{v.data, nullptr, o.shape[1]};
-  if (!entries.is_none()) {
-    const auto e = dense<int32_t, 2>(nb::cast<View>(entries), "entries");
+  if (entries.has_value()) {
+    const auto e = dense<int32_t, 2>(*entries, "entries");
     require(e.shape == o.shape, "index_scores: entries and out must have the same shape");
     targets.entries = e.data;
   }
@@ -65,7 +70,7 @@ void call(const View& q, const View& weights, const nb::tuple& pages, const View
 void bind_indexer(nb::module_& m) {
   m.def(
       "index_scores",
-      [](View q, View weights, nb::tuple pages, View visible, nb::object entries, View out) {
+      [](View q, View weights, nb::tuple pages, View visible, std::optional<View> entries, View out) {
         is<bf16>(q) ? call<bf16>(q, weights, pages, visible, entries, out)
                     : call<float>(q, weights, pages, visible, entries, out);
       },

@@ -48,8 +48,9 @@ NB_MODULE(_native, m) {
   m.doc() = "CPU kernels of di_kernels";
   m.def("num_threads", &di::num_threads);
   m.attr("WORK_PER_THREAD") = di::kWorkPerThread;
+  m.attr("MAX_THREADS") = di::kMaxThreads;
   m.def("set_num_threads", [](int count, int64_t work_per_thread) {
-    di::bind::require(count >= 1, "count must be at least 1");
+    di::bind::require(count >= 1 && count <= di::kMaxThreads, "count must be 1 to MAX_THREADS");
     di::bind::require(work_per_thread >= 1, "work_per_thread must be at least 1");
     di::set_num_threads(count, work_per_thread);
   });

@@ -1,18 +1,17 @@
 #include "cpu/moe.hpp"
 
-#include <nanobind/stl/tuple.h>
-
+#include "bind/items.hpp"
 #include "bind/weight.hpp"
 #include "cpu/range.hpp"
 
 namespace di::bind {
 namespace {
 
-// Format, stored matrix and scales of one weight.
-using Parts = std::tuple<int, View, std::optional<View>>;
+constexpr const char* kWeightItems[] = {"format", "data", "scale"};
 
-Weight borrow_parts(const Parts& parts) {
-  return borrow_weight(std::get<0>(parts), std::get<1>(parts), std::get<2>(parts));
+Weight weight_of(const nb::tuple& tuple, const char* name) {
+  const Items items(tuple, name, kWeightItems);
+  return borrow_weight(static_cast<int>(items.integer(0, 0, 3)), items.tensor(1), items.tensor_or_none(2));
 }
 
 // Appends one expert; all experts of a bank have the same shape.
@@ -88,8 +87,8 @@ void bind_moe(nb::module_& m) {
   nb::class_<ExpertBank>(m, "ExpertBank")
       .def(nb::init<>())
       .def("__len__", &ExpertBank::size)
-      .def("add", [](ExpertBank& bank, const Parts& w1, const Parts& w3, const Parts& w2) {
-        add_expert(bank, borrow_parts(w1), borrow_parts(w3), borrow_parts(w2));
+      .def("add", [](ExpertBank& bank, nb::tuple w1, nb::tuple w3, nb::tuple w2) {
+        add_expert(bank, weight_of(w1, "w1"), weight_of(w3, "w3"), weight_of(w2, "w2"));
       });
   m.def("route", &call_route);
   m.def(

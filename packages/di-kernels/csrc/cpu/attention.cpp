@@ -216,6 +216,12 @@ void collect_window(const WindowKeys& window, int64_t row, RowKeys& keys) {
   }
 }
 
+// Column of the first entry: `width`, less the pieces before it that hold no key, which change nothing.
+int64_t entry_column(int64_t window_keys, int64_t width) {
+  const int64_t pieces = (window_keys + kPiece - 1) / kPiece;
+  return width - std::max<int64_t>(width / kPiece - pieces, 0) * kPiece;
+}
+
 void collect_entries(const EntryKeys& entries, int64_t row, RowKeys& keys) {
   const int64_t per_block = entries.pages.inner;
   for (int64_t i = 0; i < entries.count; ++i) {
@@ -242,7 +248,7 @@ void sparse_attention(const AttentionShape& shape, const T* q, const WindowKeys&
     keys.window = window.ring.format;
     keys.first_entry = static_cast<int64_t>(keys.column.size());
     if (entries == nullptr) return;
-    keys.first_entry = window.width;
+    keys.first_entry = entry_column(keys.first_entry, window.width);
     keys.column.resize(static_cast<size_t>(keys.first_entry), nullptr);
     keys.entry = entries->pages.format;
     collect_entries(*entries, row, keys);

@@ -104,15 +104,15 @@ void candidate_blocks(const float* scores, int64_t stride, int64_t rows, int64_t
     std::vector<uint32_t> best, scratch;
     for (int64_t r = begin; r < end; ++r) {
       const int64_t length = std::max<int64_t>(visible[r], 0);
-      best.assign(static_cast<size_t>((length + block_size - 1) / block_size), order_key(-kInfinity));
+      const int64_t count = length / block_size + (length % block_size != 0);
+      best.assign(static_cast<size_t>(count), order_key(-kInfinity));
       for (int64_t i = 0; i < length; ++i) {
         uint32_t& top = best[static_cast<size_t>(i / block_size)];
         top = std::max(top, std::min(order_key(scores[r * stride + i]), largest));
       }
       if (!best.empty()) best.back() = order_key(kInfinity);  // above every capped score
-      const int64_t blocks = static_cast<int64_t>(best.size());
-      const int64_t count = select_largest(best.data(), blocks, top_blocks, scratch, out + r * top_blocks);
-      std::fill(out + r * top_blocks + count, out + (r + 1) * top_blocks, -1);
+      const int64_t kept = select_largest(best.data(), count, top_blocks, scratch, out + r * top_blocks);
+      std::fill(out + r * top_blocks + kept, out + (r + 1) * top_blocks, -1);
     }
   });
 }

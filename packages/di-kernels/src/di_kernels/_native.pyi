@@ -1,10 +1,14 @@
 from torch import Tensor
 
 _Weight = tuple[int, Tensor, Tensor | None]
+_WindowKeys = tuple[Tensor, Tensor, str, Tensor, Tensor, Tensor, Tensor, Tensor, int]
+_EntryKeys = tuple[Tensor, str, Tensor, Tensor, Tensor]
+_IndexPages = tuple[Tensor, Tensor | None, Tensor, Tensor]
 
 def num_threads() -> int: ...
 
 WORK_PER_THREAD: int
+MAX_THREADS: int
 
 def set_num_threads(count: int, work_per_thread: int) -> None: ...
 def encode(x: Tensor, codes: Tensor, scales: Tensor, format: int) -> None: ...
@@ -62,7 +66,7 @@ def topk_indices(scores: Tensor, lengths: Tensor, out: Tensor) -> None: ...
 def index_scores(
     q: Tensor,
     head_weights: Tensor,
-    pages: tuple[Tensor | None, ...],
+    pages: _IndexPages,
     visible: Tensor,
     entries: Tensor | None,
     out: Tensor,
@@ -71,8 +75,8 @@ def candidate_blocks(scores: Tensor, visible: Tensor, block_size: int, out: Tens
 def candidate_entries(blocks: Tensor, visible: Tensor, block_size: int, out: Tensor) -> None: ...
 def sparse_attention(
     q: Tensor,
-    window: tuple[Tensor | str | int, ...],
-    entries: tuple[Tensor | str, ...] | None,
+    window: _WindowKeys,
+    entries: _EntryKeys | None,
     sink: Tensor,
     scale: float,
     out: Tensor,

@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import sys
 
+from di_kernels.errors import shown
+
+_MOST_WORK = 2**63 - 1
+
 
 def num_threads() -> int:
     """Threads used by the CPU kernels; by default what the OpenMP runtime offers, and always 1 in a forked child."""
@@ -17,21 +21,24 @@ def set_num_threads(count: int, *, work_per_thread: int | None = None) -> None:
     """Use ``count`` threads in the CPU kernels from now on, in this process.
 
     Args:
-        count: threads, at least 1.
+        count: threads, 1 to 4096.
         work_per_thread: about the number of scalar operations that are worth waking a thread for; smaller work stays
             on the calling thread. None: the built-in measure. Tests lower it to 1, so that small shapes are split.
+
+    Raises:
+        ValueError: ``count`` is not an integer of 1 to 4096, or ``work_per_thread`` of 1 to 2^63 - 1.
     """
     from di_kernels import _native
 
-    _check("count", count)
+    _check("count", count, _native.MAX_THREADS)
     if work_per_thread is not None:
-        _check("work_per_thread", work_per_thread)
+        _check("work_per_thread", work_per_thread, _MOST_WORK)
     _native.set_num_threads(count, _native.WORK_PER_THREAD if work_per_thread is None else work_per_thread)
 
 
-def _check(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} is {value!r}; it must be an integer of at least 1")
+def _check(name: str, value: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise ValueError(f"{name} is {shown(value)}; it must be an integer from 1 to {most}")
 
 
 def _keep_to_one_thread() -> None:

@@ -34,7 +34,9 @@ def gathered_attention(q: Tensor, keys: Tensor, index: Tensor, sink: Tensor, sca
     return out
 
 
-def _window(window: WindowKeys) -> tuple[Tensor | str | int, ...]:
+def _window(
+    window: WindowKeys,
+) -> tuple[Tensor, Tensor, str, Tensor, Tensor, Tensor, Tensor, Tensor, int]:
     """Arguments of the native function; records are read in place, only the row arrays are made dense."""
     return (
         window.ring,
@@ -49,7 +51,7 @@ def _window(window: WindowKeys) -> tuple[Tensor | str | int, ...]:
     )
 
 
-def _entries(entries: EntryKeys) -> tuple[Tensor | str, ...]:
+def _entries(entries: EntryKeys) -> tuple[Tensor, str, Tensor, Tensor, Tensor]:
     return (
         entries.pages,
         entries.entry.value,

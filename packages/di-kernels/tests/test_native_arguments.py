@@ -1,0 +1,143 @@
+"""Tuples that the native functions take: a wrong size or kind of item is an error that names it, never a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from di_kernels import _native
+from torch import Tensor
+
+Q, OUT, SINK = torch.ones(3, 2, 8), torch.empty(3, 2, 8), torch.zeros(2)
+
+
+def i(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.int32)
+
+
+WINDOW = (torch.zeros(2, 5, 8), torch.zeros(3, 8), "float32", i(3), i(3), i(3), i(3), i(3) + 1, 4)
+ENTRIES = (torch.zeros(2, 4, 8), "float32", i(1, 2), i(3), i(3, 2))
+PAGES = (torch.zeros(2, 4, 8), None, i(1, 2), i(3))
+MXFP4_PAGES = (i(2, 4, 16).byte(), i(2, 4, 1).byte(), i(1, 2), i(3))
+UP, DOWN = (0, torch.zeros(4, 8), None), (0, torch.zeros(8, 4), None)
+FP8 = (2, i(32, 32).byte(), i(1, 1).byte())
+
+
+def run_window(window: Any) -> None:
+    _native.sparse_attention(Q, window, ENTRIES, SINK, 0.5, OUT)
+
+
+def run_entries(entries: Any) -> None:
+    _native.sparse_attention(Q, WINDOW, entries, SINK, 0.5, OUT)
+
+
+def run_float32_pages(pages: Any) -> None:
+    _native.index_scores(Q, torch.ones(3, 2), pages, i(3) + 4, None, torch.empty(3, 4))
+
+
+def run_mxfp4_pages(pages: Any) -> None:
+    q = torch.ones(3, 2, 32)
+    _native.index_scores(q, torch.ones(3, 2), pages, i(3) + 4, None, torch.empty(3, 4))
+
+
+def run_w1(weight: Any) -> None:
+    _native.ExpertBank().add(weight, UP, DOWN)
+
+
+def run_w3(weight: Any) -> None:
+    _native.ExpertBank().add(UP, weight, DOWN)
+
+
+def run_w2(weight: Any) -> None:
+    _native.ExpertBank().add(UP, UP, weight)
+
+
+def run_fp8(weight: Any) -> None:
+    _native.ExpertBank().add(weight, FP8, FP8)
+
+
+NAMES = {
+    "window": ("ring", "fresh", "format", "slot", "split", "fresh_start", "begin", "end", "width"),
+    "entries": ("pages", "format", "block_table", "sequence", "selected"),
+    "pages": ("values", "scales", "block_table", "sequence"),
+    "weight": ("format", "data", "scale"),
+}
+TUPLES: list[tuple[Callable[[Any], None], str, tuple[Any, ...], tuple[str, ...]]] = [
+    (run_window, "window", WINDOW, NAMES["window"]),
+    (run_entries, "entries", ENTRIES, NAMES["entries"]),
+    (run_float32_pages, "pages", PAGES, NAMES["pages"]),
+    (run_mxfp4_pages, "pages", MXFP4_PAGES, NAMES["pages"]),
+    (run_w1, "w1", UP, NAMES["weight"]),
+    (run_w3, "w3", UP, NAMES["weight"]),
+    (run_w2, "w2", DOWN, NAMES["weight"]),
+    (run_fp8, "w1", FP8, NAMES["weight"]),
+]
+EVERY_TUPLE = pytest.mark.parametrize(("run", "argument", "good", "names"), TUPLES)
+
+
+@EVERY_TUPLE
+def test_the_tuples_below_are_good_ones(run, argument, good, names) -> None:
+    assert len(good) == len(names)
+    run(good)
+
+
+@EVERY_TUPLE
+def test_a_wrong_number_of_items_is_refused(run, argument, good, names) -> None:
+    for wrong in ((), good[:-1], (*good, None)):
+        with pytest.raises(
+            ValueError, match=f"^{argument} has {len(wrong)} items; expected {' '.join(names)}$"
+        ):
+            run(wrong)
+
+
+@EVERY_TUPLE
+def test_an_item_of_a_wrong_kind_is_refused_by_name(run, argument, good, names) -> None:
+    for place, (item, name) in enumerate(zip(good, names, strict=True)):
+        for wrong in (None, 7, 1.5, "fp8", object(), Tensor, [item], (item,)):
+            if type(wrong) is type(item) or (wrong is None and name in ("scale", "scales")):
+                continue
+            with pytest.raises(
+                TypeError,
+                match=rf"^{argument}\.{name} must be (a tensor|an integer|UTF-8 text), not {type(wrong).__name__}",
+            ):
+                run((*good[:place], wrong, *good[place + 1 :]))
+
+
+@EVERY_TUPLE
+def test_what_is_no_tuple_is_refused(run, argument, good, names) -> None:
+    for wrong in (list(good), dict.fromkeys(names), good[0], 7, "ring"):
+        with pytest.raises(TypeError, match="incompatible function arguments"):
+            run(wrong)
+
+
+@pytest.mark.parametrize("width", [-1, 2**31, 2**63, -(2**200)])
+def test_the_width_of_the_window_is_bounded(width: int) -> None:
+    with pytest.raises(ValueError, match=r"^window\.width is out of range; allowed: 0 to 2147483647$"):
+        run_window((*WINDOW[:-1], width))
+
+
+@pytest.mark.parametrize("number", [-1, 4, 2**40, 2**70])
+def test_the_format_of_a_weight_is_bounded(number: int) -> None:
+    with pytest.raises(ValueError, match=r"^w1\.format is out of range; allowed: 0 to 3$"):
+        run_w1((number, *UP[1:]))
+
+
+def test_an_unknown_entry_format_is_refused() -> None:
+    with pytest.raises(ValueError, match="entry format is fp16; allowed: fp8, fp4, mxfp4, float32"):
+        run_window((*WINDOW[:2], "fp16", *WINDOW[3:]))
+    with pytest.raises(TypeError, match=r"^window\.format must be UTF-8 text, not str$"):
+        run_window((*WINDOW[:2], "\ud800", *WINDOW[3:]))
+
+
+@pytest.mark.parametrize("count", [0, -1, 4097, 2**31 - 1])
+def test_the_number_of_threads_is_bounded(count: int) -> None:
+    with pytest.raises(ValueError, match="count must be 1 to MAX_THREADS"):
+        _native.set_num_threads(count, 1)
+
+
+def test_blocks_larger_than_any_row_do_not_overflow() -> None:
+    best = i(1, 2)
+    _native.candidate_blocks(torch.zeros(1, 8), i(1) + 8, 2**63 - 1, best)
+    assert best.tolist() == [[0, -1]]
