@@ -3,11 +3,12 @@
 import stat
 from pathlib import Path
 
-import di_model.testing
+import di_engine.demo
 import pytest
 from di_engine import LLM, SamplingParams
 from di_engine.cli import run
 from di_engine.cli.demo import NOTE, NOTE_FILE
+from di_engine.demo import VOCAB_SIZE, readable_tokenizer, write_demo_checkpoint
 from di_model.testing import write_checkpoint
 
 
@@ -30,6 +31,15 @@ def test_demonstration_can_be_replaced(tmp_path, capsys):
     with LLM(target, max_num_seqs=4) as llm:
         (result,) = llm.generate("a", SamplingParams(max_tokens=2, ignore_eos=True), use_tqdm=False)
     assert len(result.token_ids) == 2
+
+
+def test_tokens_are_mostly_text_and_text_survives_them(tmp_path):
+    tokenizer = readable_tokenizer()
+    assert tokenizer.get_vocab_size(with_added_tokens=True) == VOCAB_SIZE
+    texts = [tokenizer.decode([token], skip_special_tokens=False) for token in range(VOCAB_SIZE)]
+    assert sum(text.isprintable() and "\ufffd" not in text for text in texts) > 0.9 * VOCAB_SIZE
+    for text in ("The quick brown fox", "bado kelu\n", "naïve 你好 \x00"):
+        assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False).ids) == text
 
 
 def test_empty_directory_is_taken_as_it_is(tmp_path, monkeypatch):
@@ -71,12 +81,12 @@ def test_what_fails_does_not_look_complete_and_harms_no_earlier_one(tmp_path, mo
         assert run(["demo-checkpoint", str(target)]) == 0
     before = contents(target) if existing else {NOTE_FILE: (NOTE + "\n").encode()}
 
-    def fail(directory, **options):
-        write_checkpoint(directory, **options)
+    def fail(directory, seed):
+        write_demo_checkpoint(directory, seed)
         raise OSError("no space left")
 
     with monkeypatch.context() as patched:
-        patched.setattr(di_model.testing, "write_checkpoint", fail)
+        patched.setattr(di_engine.demo, "write_demo_checkpoint", fail)
         assert run(["demo-checkpoint", str(target), "--seed", "1"]) == 1
     assert contents(target) == before
     assert run(["demo-checkpoint", str(target)]) == 0

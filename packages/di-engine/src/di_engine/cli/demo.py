@@ -58,13 +58,14 @@ def _check_replaceable(directory: Path) -> None:
 
 def _write(directory: Path, seed: int) -> None:
     """Write aside and move into place with ``config.json`` last: half a demonstration never looks complete."""
-    from di_model.testing import write_checkpoint
+    from di_engine.demo import write_demo_checkpoint
 
     directory.mkdir(parents=True, exist_ok=True)
     note = directory / NOTE_FILE
     note.write_text(NOTE + "\n", encoding="utf-8")
     with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=directory) as scratch:
-        written = write_checkpoint(Path(scratch), seed=seed)
+        written = Path(scratch)
+        write_demo_checkpoint(written, seed)
         (directory / CONFIG_FILE).unlink(missing_ok=True)
         for file in sorted(written.iterdir(), key=lambda file: file.name == CONFIG_FILE):
             shutil.copymode(note, file)  # safetensors makes files that only their owner may read
