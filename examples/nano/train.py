@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,12 +57,13 @@ class Progress:
         before = self.averages.get(name, value)
         self.averages[name] = MEMORY * before + (1 - MEMORY) * value
 
-    def finish_step(self, stage: Stage, tokens: int, seconds: float) -> None:
+    def finish_step(self, stages: Sequence[Stage], tokens: int, seconds: float) -> None:
         """Count a step; go to the next stage when recall has been learnt at this one."""
+        stage = stages[self.stage]
         self.step, self.stage_step = self.step + 1, self.stage_step + 1
         self.tokens, self.seconds = self.tokens + tokens, self.seconds + seconds
         learnt = self.averages.get("recall, all distances", 0.0) >= stage.accuracy
-        if learnt and self.stage_step >= stage.steps and self.stage + 1 < len(STAGES):
+        if learnt and self.stage_step >= stage.steps and self.stage + 1 < len(stages):
             self.stage, self.stage_step, self.averages = self.stage + 1, 0, {}
 
 
@@ -73,6 +74,7 @@ class Trainer:
         data: what rows are drawn from.
         seed: of first values and of every batch.
         pieces: element-wise functions of the model, plain or compiled.
+        stages: what to train on, one after another.
         decay_from, decay_steps: the learning rate falls to a tenth over so many steps from that one on.
     """
 
@@ -81,10 +83,11 @@ class Trainer:
         data: TrainingData,
         seed: int,
         pieces: Pieces,
+        stages: Sequence[Stage] = STAGES,
         decay_from: int | None = None,
         decay_steps: int = 1000,
     ) -> None:
-        self.data, self.seed = data, seed
+        self.data, self.seed, self.stages = data, seed, stages
         self.decay_from, self.decay_steps = decay_from, decay_steps
         self.config = ModelConfig.from_dict(nano_config(data.tokenizer, quantized=False))
         engram = derive_engram(self.config, data.tokenizer)
@@ -102,7 +105,7 @@ class Trainer:
 
     def step(self) -> None:
         """One step on a fresh batch."""
-        begin, stage = time.monotonic(), STAGES[self.progress.stage]
+        begin, stage = time.monotonic(), self.stages[self.progress.stage]
         window = self.config.text.sliding_window
         batch = draw_batch(self.data, stage, window, self.seed, self.progress.step)
         rows = self.sampled_rows(stage)
@@ -121,7 +124,7 @@ class Trainer:
         self.progress.average("gradient norm", float(norm))
         self.progress.average("indexer loss", float(output.indexer_loss.detach()))
         self.progress.average("largest expert load", float(output.expert_load.max()))
-        self.progress.finish_step(stage, batch.ids.numel(), time.monotonic() - begin)
+        self.progress.finish_step(self.stages, batch.ids.numel(), time.monotonic() - begin)
 
     def sampled_rows(self, stage: Stage) -> Tensor | None:
         if not stage.index:
@@ -184,7 +187,7 @@ class Trainer:
             "step": progress.step,
             "tokens": progress.tokens,
             "seconds": round(progress.seconds, 1),
-            "stage": STAGES[progress.stage].name,
+            "stage": self.stages[progress.stage].name,
             "learning_rate": self.learning_rate(),
             **{name: round(value, 4) for name, value in progress.averages.items()},
         }
@@ -224,7 +227,13 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     data = load_training_data(options.root, options.work)
-    trainer = Trainer(data, options.seed, compiled_pieces(), options.decay_from, options.decay_steps)
+    trainer = Trainer(
+        data,
+        options.seed,
+        compiled_pieces(),
+        decay_from=options.decay_from,
+        decay_steps=options.decay_steps,
+    )
     if (options.work / "checkpoint.pt").is_file():
         trainer.restore(options.work / "checkpoint.pt")
     train(trainer, options.work, options.minutes, options.save_minutes, options.log_steps)

@@ -1,0 +1,114 @@
+"""Training: batches follow from their step, stages from what was learnt, and a stopped run goes on as if it had not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from examples.nano.batches import ANSWER_WEIGHT, DICTIONARY, KINDS, RECALL, RECALL_FAR, TEXT, draw_batch
+from examples.nano.corpus import Corpus, Document, Entry
+from examples.nano.curriculum import STAGES, Stage
+from examples.nano.pieces import Pieces
+from examples.nano.tasks import Vocabulary
+from examples.nano.texts import TrainingData
+from examples.nano.tokenizer import train_tokenizer
+from examples.nano.train import Progress, Trainer
+
+TEXT_OF_A_NOVEL = (
+    "It was a fine evening in spring, and nobody in the house had yet thought of the letter. " * 200
+)
+WORDS = Vocabulary(
+    names=("Anna", "Emma", "Ruth", "Saul", "David", "Jane"), values=("gold", "salt", "wood", "iron")
+)
+SHORT = (Stage("short", length=64, names=3, tokens=128),)
+STAGE = Stage("test", length=128, names=3, tokens=1024, text=0.25, tasks=0.25, filler=20)
+
+
+@pytest.fixture(scope="module")
+def data() -> TrainingData:
+    words = " ".join((*WORDS.names, *WORDS.values))
+    tokenizer = train_tokenizer([TEXT_OF_A_NOVEL, f" {words} has Now" * 50])
+    return TrainingData(
+        tokenizer=tokenizer,
+        corpus=Corpus((Document("novel", TEXT_OF_A_NOVEL),), ()),
+        tokens=np.array(tokenizer.encode(TEXT_OF_A_NOVEL).ids, dtype=np.int32),
+        entries=[Entry("river", "noun", "a large natural stream of water")],
+        words=WORDS,
+    )
+
+
+def test_a_batch_follows_from_seed_stage_and_step(data: TrainingData) -> None:
+    first, again, other = (draw_batch(data, STAGE, 128, seed, 7) for seed in (1, 1, 2))
+    assert first.ids.shape == (8, 128)
+    assert torch.equal(first.ids, again.ids)
+    assert torch.equal(first.places, again.places)
+    assert not torch.equal(first.ids, other.ids)
+
+
+def test_targets_are_the_tokens_that_follow(data: TrainingData) -> None:
+    batch = draw_batch(data, STAGE, 128, 1, 7)
+    inside = (batch.places + 1) % 128 != 0
+    assert torch.equal(batch.ids.flatten()[batch.places[inside] + 1], batch.targets[inside])
+
+
+def test_answers_all_enter_the_loss_with_their_weight(data: TrainingData) -> None:
+    batch = draw_batch(data, STAGE, 128, 1, 7)
+    answers = batch.kinds > TEXT
+    assert (batch.weights[answers] == ANSWER_WEIGHT).all()
+    assert (batch.weights[~answers] == 1).all()
+    assert set(batch.kinds[answers].tolist()) >= {RECALL, DICTIONARY}
+    values = {data.tokenizer.encode(f" {value}").ids[0] for value in WORDS.values}
+    assert set(batch.targets[batch.kinds == RECALL].tolist()) <= values
+    # In these rows every statement after a name's first is an answer.
+    names = [data.tokenizer.encode(f" {name}").ids for name in WORDS.names]
+    assert all(len(ids) == 1 for ids in names)
+
+
+def test_recall_beyond_the_window_is_told_apart(data: TrainingData) -> None:
+    stage = replace(STAGE, text=0.0, tasks=0.0, filler=0, link="")
+    near, far = (draw_batch(data, stage, window, 1, 3) for window in (128, 1))
+    assert not (near.kinds == RECALL_FAR).any()
+    assert not (far.kinds == RECALL).any()
+    assert KINDS[RECALL_FAR] == "recall beyond the window"
+
+
+def test_a_stage_ends_when_it_is_learnt_and_long_enough() -> None:
+    progress, stage = Progress(), STAGES[0]
+    progress.averages["recall, all distances"] = stage.accuracy
+    for _ in range(stage.steps - 1):
+        progress.finish_step(STAGES, 10, 0.1)
+    assert progress.stage == 0
+    progress.finish_step(STAGES, 10, 0.1)
+    assert (progress.stage, progress.stage_step, progress.averages) == (1, 0, {})
+    for _ in range(2 * stage.steps):
+        progress.finish_step(STAGES, 10, 0.1)
+    assert progress.stage == 1
+
+
+def test_a_stopped_run_goes_on_as_if_it_had_not(data: TrainingData, tmp_path: Path) -> None:
+    whole = Trainer(data, seed=1, pieces=Pieces(), stages=SHORT)
+    whole.step()
+    whole.save(tmp_path / "checkpoint.pt")
+    whole.step()
+    resumed = Trainer(data, seed=1, pieces=Pieces(), stages=SHORT)
+    resumed.restore(tmp_path / "checkpoint.pt")
+    resumed.step()
+    for name, tensor in whole.parameters.items():
+        assert torch.equal(tensor, resumed.parameters[name]), name
+    assert resumed.progress.tokens == whole.progress.tokens
+    assert resumed.progress.averages["loss: recall"] == whole.progress.averages["loss: recall"]
+    with pytest.raises(ValueError, match="trained with seed 1"):
+        Trainer(data, seed=2, pieces=Pieces()).restore(tmp_path / "checkpoint.pt")
+
+
+def test_learning_rate_warms_up_and_falls(data: TrainingData) -> None:
+    trainer = Trainer(data, seed=1, pieces=Pieces(), decay_from=1000, decay_steps=100)
+    rates = []
+    for step in (0, 500, 1000, 1050, 5000):
+        trainer.progress.step = step
+        rates.append(trainer.learning_rate())
+    assert rates == pytest.approx([2e-3 / 50, 2e-3, 2e-3, 1.1e-3, 2e-4])
