@@ -1,10 +1,14 @@
-"""Every tensor argument of every operation: a wrong rank or element type is refused, never broadcast or converted."""
+"""Every argument of every operation that is a tensor or holds some: whatever is no such tensor is refused by name.
+
+A wrong rank or element type is never broadcast or converted.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from di_kernels.ops.attention import EntryKeys, WindowKeys, gathered_attention, sparse_attention
@@ -18,7 +22,7 @@ from di_kernels.ops.engram import (
     engram_inject,
     engram_windows,
 )
-from di_kernels.ops.formats import EntryFormat, decode
+from di_kernels.ops.formats import EntryFormat, decode, decode_records, encode, encode_records, round_trip
 from di_kernels.ops.hyper import (
     HyperConstants,
     HyperMixes,
@@ -32,7 +36,20 @@ from di_kernels.ops.indexer import IndexPages, candidate_blocks, candidate_entri
 from di_kernels.ops.linear import LinearWeight, grouped_linear, linear
 from di_kernels.ops.moe import ExpertWeights, combine, experts, route
 from di_kernels.ops.norm import rms_norm
-from di_kernels.ops.rope import apply_rope
+from di_kernels.ops.rope import apply_rope, rope_rows, rope_table
+from di_kernels.ops.sampling import (
+    DrawPurpose,
+    all_finite,
+    apply_bias,
+    apply_penalties,
+    argmax,
+    log_softmax,
+    logprobs_at,
+    philox,
+    sample,
+    token_ranks,
+    top_logprobs,
+)
 from di_kernels.ops.topk import topk_indices
 from torch import Tensor
 
@@ -55,9 +72,11 @@ def weight(n: int, k: int) -> LinearWeight:
     return LinearWeight.dense(f(n, k))
 
 
-def run_experts(x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-    bank = ExpertWeights((weight(4, 8),), (weight(4, 8),), (weight(8, 4),))
+def run_experts(x: Tensor, ids: Tensor, weights: Tensor, bank: ExpertWeights) -> Tensor:
     return experts(x, ids, weights, bank, 10.0, quantize_input=False)
+
+
+BANK = ExpertWeights((weight(4, 8),), (weight(4, 8),), (weight(8, 4),))
 
 
 MIX = HyperConstants(1e-20, 1e-6, 2)
@@ -74,7 +93,7 @@ CALLS: dict[str, tuple[Callable[..., object], list[Any]]] = {
     "hyper_post": (hyper_post, [f(3, 2, 4), f(3, 4), HyperMixes(f(3, 2), f(3, 2), f(3, 2, 2))]),
     "stream_mean": (stream_mean, [f(3, 2, 4)]),
     "route": (route, [f(3, 4), f(4), 2, 1.5]),
-    "experts": (run_experts, [f(3, 8), i(3, 2), f(3, 2)]),
+    "experts": (run_experts, [f(3, 8), i(3, 2), f(3, 2), BANK]),
     "combine": (combine, [f(3, 8), f(3, 2, 8)]),
     "embed": (embed, [i(3), f(5, 8), F32]),
     "engram_windows": (engram_windows, [i(3, 3), i(9), 2]),
@@ -95,7 +114,34 @@ CALLS: dict[str, tuple[Callable[..., object], list[Any]]] = {
     "sparse_attention": (sparse_attention, [f(3, 2, 8), WINDOW, ENTRIES, f(2), 0.5]),
     "gathered_attention": (gathered_attention, [f(3, 2, 8), f(6, 8), i(3, 4), f(2), 0.5]),
     "decode": (decode, [i(3, 64).byte(), i(3, 2).byte(), EntryFormat.FP8]),
+    "rope_table": (rope_table, [f(2), 3]),
+    "rope_rows": (rope_rows, [f(2), i(3)]),
+    "philox": (philox, [wide(3), wide(3), DrawPurpose.FRESH, 2]),
+    "all_finite": (all_finite, [f(3, 8)]),
+    "argmax": (argmax, [f(3, 8)]),
+    "log_softmax": (log_softmax, [f(3, 8)]),
+    "logprobs_at": (logprobs_at, [f(3, 8), wide(3)]),
+    "token_ranks": (token_ranks, [f(3, 8), wide(3)]),
+    "top_logprobs": (top_logprobs, [f(3, 8), 2]),
+    "apply_penalties": (
+        apply_penalties,
+        [f(1, 8), torch.tensor([0, 1]), wide(1), i(1), f(1) + 1, f(1), f(1)],
+    ),
+    "apply_bias": (apply_bias, [f(1, 8), torch.tensor([0, 1]), wide(1), f(1)]),
+    "sample": (
+        sample,
+        [f(1, 8), f(1).double(), wide(1), f(1).double() + 1, f(1).double(), wide(1), wide(1)],
+    ),
 }
+VECTORS: dict[str, tuple[Callable[..., object], list[Any]]] = {
+    "encode": (encode, [f(3, 64), EntryFormat.FP8]),
+    "round_trip": (round_trip, [f(3, 64), EntryFormat.MXFP4]),
+    "encode_records": (encode_records, [f(3, 64), EntryFormat.FP4]),
+    "encode_records-plain": (encode_records, [f(3, 64), PLAIN]),
+    "decode_records": (decode_records, [i(3, 33).byte(), EntryFormat.FP8]),
+    "decode_records-plain": (decode_records, [f(3, 64), PLAIN]),
+}
+"""Operations on vectors of any number of leading dimensions."""
 ARGUMENTS = [
     pytest.param(name, place, id=f"{name}-{place}")
     for name, (_, arguments) in CALLS.items()
@@ -104,10 +150,84 @@ ARGUMENTS = [
 ]
 
 
-@pytest.mark.parametrize("name", list(CALLS))
-def test_the_calls_below_are_good_ones(name: str) -> None:
-    operation, arguments = CALLS[name]
+HOLDERS = (
+    WindowKeys,
+    EntryKeys,
+    PairRows,
+    EngramHash,
+    EngramTable,
+    IndexPages,
+    LinearWeight,
+    ExpertWeights,
+    HyperMixes,
+    HyperConstants,
+    EntryFormat,
+)
+EVERYTHING = CALLS | VECTORS
+CHECKED = [
+    pytest.param(name, place, id=f"{name}-{place}")
+    for name, (_, arguments) in EVERYTHING.items()
+    for place, argument in enumerate(arguments)
+    if isinstance(argument, (Tensor, *HOLDERS))
+]
+OPTIONAL = {("sparse_attention", 2), ("experts", 2)}
+"""Arguments that may be None; so may the scales of a plain table and of plain pages."""
+
+
+@pytest.mark.parametrize("name", list(EVERYTHING))
+def test_the_calls_above_are_good_ones(name: str) -> None:
+    operation, arguments = EVERYTHING[name]
     operation(*arguments)
+
+
+@pytest.mark.parametrize(("name", "place"), CHECKED)
+def test_what_is_no_tensor_and_holds_none_is_refused_by_name(name: str, place: int) -> None:
+    operation, arguments = EVERYTHING[name]
+    for wrong in (None, 2.0, "x", [0.0], (1, 2), np.zeros((3, 8), np.float32)):
+        if wrong is None and (name, place) in OPTIONAL:
+            continue
+        with pytest.raises(TypeError, match=r"(?s)^[a-z_]+ is .*; it must be of type [A-Z]\w+$"):
+            operation(*arguments[:place], wrong, *arguments[place + 1 :])
+
+
+@pytest.mark.parametrize(("name", "place"), CHECKED)
+def test_what_is_held_and_no_tensor_is_refused_by_name(name: str, place: int) -> None:
+    operation, arguments = EVERYTHING[name]
+    holder = arguments[place]
+    held = holder._asdict() if isinstance(holder, HyperMixes) else getattr(holder, "__dict__", {})
+    for field, good in held.items():
+        if isinstance(holder, HyperMixes) and field == "pre":  # of the sub-layer's input, not its output
+            continue
+        if not isinstance(good, Tensor | EntryFormat):
+            continue
+        for wrong in (None, 2.0, "x", np.zeros((3, 8), np.float32)):
+            values = {**held, field: wrong}
+            with pytest.raises(TypeError, match=rf"(?s){field} is .*; it must be of type [A-Z]\w+$"):
+                operation(*arguments[:place], type(holder)(**values), *arguments[place + 1 :])
+
+
+@pytest.mark.parametrize("name", list(VECTORS))
+def test_a_number_is_no_vector(name: str) -> None:
+    operation, (x, entry) = VECTORS[name]
+    if entry is not PLAIN:
+        with pytest.raises(ValueError, match=r"has shape \[\]; expected \[\.\.\., any\]"):
+            operation(x.flatten()[0], entry)
+
+
+def test_a_bank_holds_as_many_weights_of_each_kind() -> None:
+    up, down = weight(4, 8), weight(8, 4)
+    with pytest.raises(ValueError, match="w3 has 0 experts; w1 has 1"):
+        ExpertWeights((up,), (), (down,))
+    with pytest.raises(TypeError, match=r"^w2\[1\] is None; it must be of type LinearWeight$"):
+        ExpertWeights((up, up), (up, up), (down, None))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"(?s)^w1 is .*; it must be of type tuple"):
+        ExpertWeights([up], (up,), (down,))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("groups", [0, -1])
+def test_the_number_of_groups_is_positive(groups: int) -> None:
+    with pytest.raises(ValueError, match=f"groups is {groups}; it must be at least 1"):
+        grouped_linear(f(3, 2, 8), weight(4, 8), groups)
 
 
 @pytest.mark.parametrize(("name", "place"), ARGUMENTS)
@@ -118,4 +238,4 @@ def test_a_wrong_rank_or_element_type_is_refused(name: str, place: int) -> None:
         with pytest.raises(ValueError):
             operation(*before, wrong, *after)
     with pytest.raises(TypeError):
-        operation(*before, good.double(), *after)
+        operation(*before, good.half(), *after)

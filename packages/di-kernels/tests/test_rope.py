@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+
 import pytest
 import torch
 from di_kernels.ops.rope import YarnScaling, apply_rope, rope_frequencies, rope_table
@@ -93,6 +96,69 @@ def test_rows_do_not_depend_on_each_other_or_on_threads() -> None:
     with threads(2):
         assert_same_bits(apply_rope(x, positions, TABLE), together)
     assert_same_bits(apply_rope(x[9:10], positions[9:10], TABLE)[0], together[9])
+
+
+@pytest.mark.parametrize("dim", [0, -2, 7, 64.0, None])
+def test_the_number_of_rotary_dimensions_is_even(dim: object) -> None:
+    with pytest.raises((ValueError, TypeError), match=rf"^dim is {dim}; it must be "):
+        rope_frequencies(dim, 10000.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "theta", [0.0, -1.0, math.inf, -math.inf, math.nan, 1e39, 1e-45, pytest.param(10**5000, id="huge")]
+)
+def test_the_base_is_positive_and_finite(theta: float) -> None:
+    with pytest.raises(ValueError, match=r"^theta is .*; allowed: 1.17\d*e-38 to 3.40\d*e.38$"):
+        rope_frequencies(64, theta)
+
+
+@pytest.mark.parametrize("theta", [1e-37, 0.5, 1, 3e38])
+def test_every_allowed_base_gives_finite_frequencies(theta: float) -> None:
+    assert bool(rope_frequencies(64, theta).isfinite().all())
+    if theta <= 1:
+        with pytest.raises(ValueError, match="with YaRN it must be above 1"):
+            rope_frequencies(64, theta, YARN)
+    else:
+        assert bool(rope_frequencies(64, theta, YARN).isfinite().all())
+
+
+@pytest.mark.parametrize("wrong", [None, "10000", True, [1.0]])
+def test_what_is_no_number_is_refused(wrong: object) -> None:
+    with pytest.raises(TypeError, match=r"^theta is .*; it must be a number$"):
+        rope_frequencies(64, wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^factor is .*; it must be a number$"):
+        dataclasses.replace(YARN, factor=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("factor", 0.5),
+        ("factor", math.inf),
+        ("beta_fast", 0.5),
+        ("beta_slow", 0.0),
+        ("beta_slow", math.nan),
+        ("original_max_position_embeddings", 0),
+    ],
+)
+def test_the_range_of_yarn_parameters(field: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"^{field} is {value}; allowed: "):
+        dataclasses.replace(YARN, **{field: value})
+    with pytest.raises(TypeError, match="yarn is 16; it must be of type YarnScaling"):
+        rope_frequencies(64, 10000.0, 16)  # type: ignore[arg-type]
+
+
+def test_the_arguments_of_a_table() -> None:
+    frequencies = rope_frequencies(16, 10000.0)
+    assert rope_table(frequencies, 0).shape == (0, 16)
+    for wrong in (-1, 2**31 + 1, 10**5000):
+        with pytest.raises(ValueError, match=r"^positions is .*; allowed: 0 to 2147483648$"):
+            rope_table(frequencies, wrong)
+    for kind in (None, 2.0, "3"):
+        with pytest.raises(TypeError, match=r"positions is .*; it must be of type int"):
+            rope_table(frequencies, kind)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"frequencies is \[1.0, nan\]; they must be finite"):
+        rope_table(torch.tensor([1.0, math.nan]), 3)
 
 
 def test_bad_arguments_are_refused() -> None:

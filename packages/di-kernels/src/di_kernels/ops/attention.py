@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from di_kernels.dispatch import kernel
-from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_shape
+from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_kind, check_shape, check_tensors
 from di_kernels.ops.formats import EntryFormat
 
 PIECE = 64
@@ -93,6 +93,13 @@ def sparse_attention(
     check_shape("q", q, None, None, None)
     check_dtype("sink", sink, torch.float32)
     check_shape("sink", sink, q.shape[1])
+    check_kind("window", window, WindowKeys)
+    check_kind("window.entry", window.entry, EntryFormat)
+    check_tensors("window", window, "ring", "fresh", "slot", "split", "fresh_start", "begin", "end")
+    if entries is not None:
+        check_kind("entries", entries, EntryKeys)
+        check_kind("entries.entry", entries.entry, EntryFormat)
+        check_tensors("entries", entries, "pages", "block_table", "sequence", "selected")
     return cast(Tensor, kernel("attention", "sparse_attention", q)(q, window, entries, sink, scale))
 
 

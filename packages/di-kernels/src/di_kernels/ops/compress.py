@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from di_kernels.dispatch import kernel
-from di_kernels.ops.checks import check_dtype, check_result_type, check_shape
+from di_kernels.ops.checks import check_dtype, check_kind, check_result_type, check_shape, check_tensors
 
 
 @dataclass(frozen=True)
@@ -50,5 +50,7 @@ def compress_pairs(fresh: Tensor, ring: Tensor, rows: PairRows, dtype: torch.dty
     check_dtype("ring", ring, torch.float32)
     check_shape("fresh", fresh, None, 2, None)
     check_shape("ring", ring, None, None, 2, fresh.shape[2])
+    check_kind("rows", rows, PairRows)
+    check_tensors("rows", rows, "last", "first", "slot", "cell")
     check_result_type("dtype", dtype)
     return cast(Tensor, kernel("compress", "compress_pairs", fresh)(fresh, ring, rows, dtype))

@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from di_kernels.dispatch import kernel
-from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_result_type, check_shape
+from di_kernels.ops.checks import (
+    ACTIVATIONS,
+    check_dtype,
+    check_kind,
+    check_result_type,
+    check_shape,
+    check_tensors,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +64,9 @@ def engram_hash(windows: Tensor, constants: EngramHash) -> Tensor:
         constants: the layer's hash constants.
     """
     check_dtype("windows", windows, torch.int64)
+    check_kind("constants", constants, EngramHash)
+    check_tensors("constants", constants, "primes", "offsets")
+    check_shape("constants.multipliers", constants.multipliers, None)
     check_shape("windows", windows, None, constants.multipliers.shape[0])
     return cast(Tensor, kernel("engram", "engram_hash", windows)(windows, constants))
 
@@ -74,7 +84,10 @@ def engram_gather(ids: Tensor, table: EngramTable, dtype: torch.dtype) -> Tensor
     """
     check_dtype("ids", ids, torch.int64)
     check_shape("ids", ids, None, None)
+    check_kind("table", table, EngramTable)
     check_shape("table.data", table.data, None, None)
+    if table.scale is not None:
+        check_tensors("table", table, "scale")
     check_result_type("dtype", dtype)
     return cast(Tensor, kernel("engram", "engram_gather", ids)(ids, table, dtype))
 

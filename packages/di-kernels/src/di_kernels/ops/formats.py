@@ -13,7 +13,14 @@ import torch
 from torch import Tensor
 
 from di_kernels.dispatch import kernel
-from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_multiple, check_result_type, check_shape
+from di_kernels.ops.checks import (
+    ACTIVATIONS,
+    check_dtype,
+    check_kind,
+    check_multiple,
+    check_result_type,
+    check_shape,
+)
 
 
 class EntryFormat(enum.Enum):
@@ -57,8 +64,9 @@ def encode(x: Tensor, entry: EntryFormat) -> tuple[Tensor, Tensor]:
         ``(codes, scales)``, uint8 ``[..., value_bytes]`` and uint8 ``[..., scale_bytes]``.
     """
     check_dtype("x", x, *ACTIVATIONS)
-    check_multiple("the last dimension of x", x.shape[-1], entry.group)
+    _check_vectors("x", x)
     _check_quantized(entry)
+    check_multiple("the last dimension of x", x.shape[-1], entry.group)
     return cast(tuple[Tensor, Tensor], kernel("formats", "encode", x)(x, entry))
 
 
@@ -76,6 +84,7 @@ def decode(codes: Tensor, scales: Tensor, entry: EntryFormat, dtype: torch.dtype
     """
     check_dtype("codes", codes, torch.uint8)
     check_dtype("scales", scales, torch.uint8)
+    _check_vectors("codes", codes)
     check_shape("scales", scales, *codes.shape[:-1], None)
     _check_quantized(entry)
     check_result_type("dtype", dtype)
@@ -90,6 +99,7 @@ def round_trip(x: Tensor, entry: EntryFormat) -> Tensor:
 
 def encode_records(x: Tensor, entry: EntryFormat) -> Tensor:
     """Cache records of vectors ``[rows, dim]``: uint8 ``[rows, record_bytes]``, or ``x`` as float32 for FLOAT32."""
+    check_dtype("x", x, *ACTIVATIONS)
     if entry is EntryFormat.FLOAT32:
         return x.to(torch.float32)
     codes, scales = encode(x, entry)
@@ -98,8 +108,13 @@ def encode_records(x: Tensor, entry: EntryFormat) -> Tensor:
 
 def decode_records(records: Tensor, entry: EntryFormat, dtype: torch.dtype = torch.float32) -> Tensor:
     """Inverse of :func:`encode_records`: ``[..., dim]`` of ``dtype``."""
+    check_kind("entry", entry, EntryFormat)
+    check_result_type("dtype", dtype)
     if entry is EntryFormat.FLOAT32:
+        check_dtype("records", records, *ACTIVATIONS)
         return records.to(dtype)
+    check_dtype("records", records, torch.uint8)
+    _check_vectors("records", records)
     size = records.shape[-1]
     dim = {
         EntryFormat.FP8: size * 32 // 33,
@@ -110,6 +125,12 @@ def decode_records(records: Tensor, entry: EntryFormat, dtype: torch.dtype = tor
     return decode(records[..., :split], records[..., split:], entry, dtype)
 
 
+def _check_vectors(name: str, tensor: Tensor) -> None:
+    if tensor.ndim == 0:
+        raise ValueError(f"{name} has shape []; expected [..., any]")
+
+
 def _check_quantized(entry: EntryFormat) -> None:
+    check_kind("entry", entry, EntryFormat)
     if entry is EntryFormat.FLOAT32:
         raise ValueError("entry is FLOAT32; only FP8, FP4 and MXFP4 have codes and scales")

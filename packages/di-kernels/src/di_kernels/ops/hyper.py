@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from di_kernels.dispatch import kernel
-from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_shape
+from di_kernels.ops.checks import (
+    ACTIVATIONS,
+    check_dtype,
+    check_kind,
+    check_positive,
+    check_shape,
+    check_tensors,
+)
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,7 @@ def hyper_mixes(
     check_shape("scale", scale, 3)
     for name, tensor in (("fn", fn), ("base", base), ("scale", scale)):
         check_dtype(name, tensor, torch.float32)
+    check_kind("constants", constants, HyperConstants)
     return cast(HyperMixes, kernel("hyper", "hyper_mixes", stream)(stream, fn, base, scale, constants))
 
 
@@ -58,14 +66,20 @@ def hyper_coefficients(
     z: Tensor, base: Tensor, scale: Tensor, constants: HyperConstants, m: int
 ) -> HyperMixes:
     """The part of :func:`hyper_mixes` after the projection: float32 ``z [rows, m(m+2)]`` to coefficients."""
+    check_positive("m", m)
     check_dtype("z", z, torch.float32)
     check_shape("z", z, None, m * (m + 2))
+    for name, tensor, size in (("base", base, m * (m + 2)), ("scale", scale, 3)):
+        check_dtype(name, tensor, torch.float32)
+        check_shape(name, tensor, size)
+    check_kind("constants", constants, HyperConstants)
     return cast(HyperMixes, kernel("hyper", "hyper_coefficients", z)(z, base, scale, constants, m))
 
 
 def hyper_pre(stream: Tensor, pre: Tensor) -> Tensor:
     """Sub-layer input ``sum_s pre[s] * stream[s]`` (3.4), streams in order, rounded once: ``[rows, dim]``."""
     _check_stream(stream)
+    check_dtype("pre", pre, torch.float32)
     check_shape("pre", pre, stream.shape[0], stream.shape[1])
     return cast(Tensor, kernel("hyper", "hyper_pre", stream)(stream, pre))
 
@@ -75,6 +89,8 @@ def hyper_post(stream: Tensor, y: Tensor, mixes: HyperMixes) -> Tensor:
     _check_stream(stream)
     check_dtype("y", y, stream.dtype)
     check_shape("y", y, stream.shape[0], stream.shape[2])
+    check_kind("mixes", mixes, HyperMixes)
+    check_tensors("mixes", mixes, "post", "comb")
     return cast(Tensor, kernel("hyper", "hyper_post", stream)(stream, y, mixes))
 
 

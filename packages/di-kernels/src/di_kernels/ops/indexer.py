@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from di_kernels.dispatch import kernel
-from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_positive, check_shape
+from di_kernels.ops.checks import (
+    ACTIVATIONS,
+    check_dtype,
+    check_kind,
+    check_positive,
+    check_shape,
+    check_tensors,
+)
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,10 @@ def index_scores(
         IndexError: more visible entries than a row of the table has, or a sequence or block outside its array.
     """
     check_dtype("q", q, *ACTIVATIONS)
+    check_kind("pages", pages, IndexPages)
+    check_tensors("pages", pages, "values", "block_table", "sequence")
+    if pages.scales is not None:
+        check_tensors("pages", pages, "scales")
     check_dtype("head_weights", head_weights, q.dtype)
     check_shape("q", q, None, None, None)
     check_shape("head_weights", head_weights, q.shape[0], q.shape[1])

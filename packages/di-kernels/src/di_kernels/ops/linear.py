@@ -14,7 +14,15 @@ import torch
 from torch import Tensor
 
 from di_kernels.dispatch import kernel
-from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_multiple, check_result_type, check_shape
+from di_kernels.ops.checks import (
+    ACTIVATIONS,
+    check_dtype,
+    check_kind,
+    check_multiple,
+    check_positive,
+    check_result_type,
+    check_shape,
+)
 
 
 class WeightFormat(enum.Enum):
@@ -42,11 +50,16 @@ class LinearWeight:
     data: Tensor
     scale: Tensor | None = None
 
+    def __post_init__(self) -> None:
+        check_kind("format", self.format, WeightFormat)
+        check_shape("data", self.data, None, None)
+        if self.scale is not None:
+            check_shape("scale", self.scale, None, None)
+
     @classmethod
     def dense(cls, data: Tensor) -> LinearWeight:
         """A float32 or bfloat16 matrix ``[n, k]``."""
         check_dtype("data", data, *ACTIVATIONS)
-        check_shape("data", data, None, None)
         return cls(WeightFormat.BFLOAT16 if data.dtype == torch.bfloat16 else WeightFormat.FLOAT32, data)
 
     @classmethod
@@ -112,6 +125,7 @@ def linear(
         ``[rows, n]`` of ``out_dtype``.
     """
     check_dtype("x", x, *ACTIVATIONS)
+    check_kind("weight", weight, LinearWeight)
     check_shape("x", x, None, weight.shape[1])
     if quantize_input:
         check_multiple("columns of x", x.shape[1], 32)
@@ -134,6 +148,8 @@ def grouped_linear(x: Tensor, weight: LinearWeight, groups: int) -> Tensor:
         ``[rows, n]`` in the type of ``x``, the groups' outputs side by side.
     """
     check_dtype("x", x, *ACTIVATIONS)
+    check_kind("weight", weight, LinearWeight)
+    check_positive("groups", groups)
     check_multiple("rows of the weight", weight.shape[0], groups)
     check_shape("x", x, None, groups, weight.shape[1])
     return cast(Tensor, kernel("linear", "grouped_linear", x)(x, weight, groups))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from di_kernels.dispatch import kernel
-from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_shape
+from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_kind, check_shape
 from di_kernels.ops.linear import LinearWeight
 
 
@@ -22,6 +22,14 @@ class ExpertWeights:
     w2: tuple[LinearWeight, ...]
     bound: dict[str, object] = field(default_factory=dict, repr=False)
     """Native objects that backends bound to these weights, by backend name."""
+
+    def __post_init__(self) -> None:
+        for name, weights in (("w1", self.w1), ("w3", self.w3), ("w2", self.w2)):
+            check_kind(name, weights, tuple)
+            for place, weight in enumerate(weights):
+                check_kind(f"{name}[{place}]", weight, LinearWeight)
+            if len(weights) != len(self.w1):
+                raise ValueError(f"{name} has {len(weights)} experts; w1 has {len(self.w1)}")
 
     def __len__(self) -> int:
         return len(self.w1)
@@ -74,6 +82,7 @@ def experts(
     if weights is not None:
         check_dtype("weights", weights, torch.float32)
         check_shape("weights", weights, *ids.shape)
+    check_kind("bank", bank, ExpertWeights)
     return cast(Tensor, kernel("moe", "experts", x)(x, ids, weights, bank, limit, quantize_input))
 
 

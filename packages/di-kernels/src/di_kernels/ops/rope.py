@@ -10,17 +10,41 @@ import torch
 from torch import Tensor
 
 from di_kernels.dispatch import kernel
-from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_shape
+from di_kernels.errors import shown
+from di_kernels.ops.checks import (
+    ACTIVATIONS,
+    check_dtype,
+    check_kind,
+    check_multiple,
+    check_number,
+    check_positive,
+    check_shape,
+)
+
+_SMALLEST, _LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
+_MOST_POSITIONS = 2**31  # what int32 positions reach
 
 
 @dataclass(frozen=True)
 class YarnScaling:
-    """YaRN parameters; frequencies are blended once and used at every context length."""
+    """YaRN parameters; frequencies are blended once and used at every context length.
+
+    Raises ValueError unless ``factor`` is at least 1, the others are positive and ``beta_fast`` is not below
+    ``beta_slow``, all in the range of float32; TypeError for what is no number.
+    """
 
     factor: float
     beta_fast: float
     beta_slow: float
     original_max_position_embeddings: int
+
+    def __post_init__(self) -> None:
+        check_number("factor", self.factor, 1, _LARGEST)
+        check_number("beta_slow", self.beta_slow, _SMALLEST, _LARGEST)
+        check_number("beta_fast", self.beta_fast, self.beta_slow, _LARGEST)
+        check_number(
+            "original_max_position_embeddings", self.original_max_position_embeddings, 1, _MOST_POSITIONS
+        )
 
 
 def rope_frequencies(dim: int, theta: float, yarn: YarnScaling | None = None) -> Tensor:
@@ -28,14 +52,23 @@ def rope_frequencies(dim: int, theta: float, yarn: YarnScaling | None = None) ->
 
     Args:
         dim: number of rotary dimensions, even.
-        theta: base.
+        theta: base, positive and in the range of float32; above 1 with ``yarn``.
         yarn: blending of interpolated and plain frequencies, or None for plain ones.
+
+    Raises:
+        ValueError: ``dim`` or ``theta`` out of range; TypeError where one is no number.
     """
+    check_positive("dim", dim)
+    check_multiple("dim", dim, 2)
+    check_number("theta", theta, _SMALLEST, _LARGEST)
     exponent = torch.arange(0, dim, 2, dtype=torch.float32) / dim
     power = torch.tensor(theta, dtype=torch.float32) ** exponent
     plain = 1.0 / power
     if yarn is None:
         return plain
+    check_kind("yarn", yarn, YarnScaling)
+    if theta <= 1:
+        raise ValueError(f"theta is {theta}; with YaRN it must be above 1")
 
     def correction(rotations: float) -> float:
         return (
@@ -54,16 +87,31 @@ def rope_frequencies(dim: int, theta: float, yarn: YarnScaling | None = None) ->
 
 
 def rope_table(frequencies: Tensor, positions: int) -> Tensor:
-    """Cosines then sines for positions ``0..positions-1``: float32 ``[positions, dim]``."""
+    """Cosines then sines for positions ``0..positions-1``: float32 ``[positions, dim]``.
+
+    Args:
+        frequencies: float32 ``[dim/2]`` of :func:`rope_frequencies`, finite.
+        positions: at least 0.
+    """
+    check_dtype("frequencies", frequencies, torch.float32)
+    check_shape("frequencies", frequencies, None)
+    if not bool(frequencies.isfinite().all()):
+        raise ValueError(f"frequencies is {shown(frequencies.tolist())}; they must be finite")
+    check_kind("positions", positions, int)
+    check_number("positions", positions, 0, _MOST_POSITIONS)
     return rope_rows(frequencies, torch.arange(positions, dtype=torch.int64))
 
 
 def rope_rows(frequencies: Tensor, positions: Tensor) -> Tensor:
-    """Rows of :func:`rope_table` at the given positions (whole numbers ``[rows]``): float32 ``[rows, dim]``.
+    """Rows of :func:`rope_table` at the given positions (int32 or int64 ``[rows]``): float32 ``[rows, dim]``.
 
     The angle is a float32 product; its cosine and sine are taken in float64 and rounded, so that a row depends on
     its position only.
     """
+    check_dtype("frequencies", frequencies, torch.float32)
+    check_shape("frequencies", frequencies, None)
+    check_dtype("positions", positions, torch.int32, torch.int64)
+    check_shape("positions", positions, None)
     angle = positions.to(torch.float32)[:, None] * frequencies[None, :]
     angle = angle.to(torch.float64)
     # Rounded one by one: at a million positions a float64 table of both would take half a gigabyte more.

@@ -46,6 +46,7 @@ def philox(seeds: Tensor, positions: Tensor, purpose: DrawPurpose, count: int) -
     Returns:
         int64 ``[rows, count]``, values in ``[0, 2^32)``.
     """
+    check_shape("seeds", seeds, None)
     _check_streams(seeds, positions, seeds.shape[0])
     if count < 0:
         raise ValueError(f"count is {count}; it must be at least 0")

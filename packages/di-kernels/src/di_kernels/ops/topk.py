@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from di_kernels.dispatch import kernel
-from di_kernels.ops.checks import check_dtype, check_shape
+from di_kernels.ops.checks import check_dtype, check_positive, check_shape
 
 
 def topk_indices(scores: Tensor, k: int, lengths: Tensor) -> Tensor:
@@ -28,6 +28,5 @@ def topk_indices(scores: Tensor, k: int, lengths: Tensor) -> Tensor:
     check_dtype("lengths", lengths, torch.int32)
     check_shape("scores", scores, None, None)
     check_shape("lengths", lengths, scores.shape[0])
-    if k < 1:
-        raise ValueError(f"k is {k}; it must be at least 1")
+    check_positive("k", k)
     return cast(Tensor, kernel("topk", "topk_indices", scores)(scores, k, lengths))
