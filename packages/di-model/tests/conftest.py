@@ -5,12 +5,25 @@ from __future__ import annotations
 import gzip
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from di_kernels import num_threads, set_num_threads
 from di_model.config import ModelConfig
 from di_model.testing import write_checkpoint
+
+
+@pytest.fixture(autouse=True, scope="package")
+def one_thread() -> Iterator[None]:
+    """Products this small only lose time to the threads' barriers, most of all on a busy machine."""
+    before = num_threads(), torch.get_num_threads()
+    set_num_threads(1)
+    torch.set_num_threads(1)
+    yield
+    set_num_threads(before[0])
+    torch.set_num_threads(before[1])
 
 
 @pytest.fixture(scope="session")

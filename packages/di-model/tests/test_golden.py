@@ -34,15 +34,6 @@ Arrays = dict[str, NDArray[np.generic]]
 IDS = torch.randint(3, 320, (30,), generator=torch.Generator().manual_seed(2), dtype=torch.int32)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Products this small only lose time to the threads' barriers, most of all on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Numerics], ReferenceRunner]:
     path = write_checkpoint(tmp_path_factory.mktemp("tiny"), seed=3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +37,6 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "candidate blocks of one entry": {"candidate_topk_blocks": 1, "candidate_block_size": 1},
     "features out of order": {"dspark_target_layer_ids": [5, 1]},
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Products this small only lose time to the threads' barriers, most of all on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
