@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -135,6 +136,28 @@ def test_an_unknown_entry_format_is_refused() -> None:
 def test_the_number_of_threads_is_bounded(count: int) -> None:
     with pytest.raises(ValueError, match="count must be 1 to MAX_THREADS"):
         _native.set_num_threads(count, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", -1.0),
+        ("temperature", math.inf),
+        ("temperature", math.nan),
+        ("top_p", 0.0),
+        ("top_p", 1.5),
+        ("top_p", math.nan),
+        ("min_p", -1.0),
+        ("min_p", 1.5),
+        ("min_p", math.nan),
+    ],
+)
+def test_parameters_that_leave_nothing_to_draw_are_refused(name: str, value: float) -> None:
+    values = {"temperature": 1.0, "top_p": 0.5, "min_p": 0.1} | {name: value}
+    temperature, top_p, min_p = (torch.tensor([v], dtype=torch.float64) for v in values.values())
+    zero, out = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    with pytest.raises(ValueError, match=f"^{name} is out of range$"):
+        _native.sample(torch.zeros(1, 4), temperature, zero, top_p, min_p, zero, zero, out)
 
 
 def test_blocks_larger_than_any_row_do_not_overflow() -> None:

@@ -97,6 +97,24 @@ def test_matches_reference_at_full_vocabulary(device: str) -> None:
     )
 
 
+@pytest.mark.parametrize("device", BACKENDS)
+@pytest.mark.parametrize("spread", [0.01, 1.0, 20.0])
+def test_top_p_of_flat_and_of_peaked_rows(device: str, spread: float) -> None:
+    """From nearly all columns down to a few are needed; every fifth column equals another one."""
+    logits = torch.randn(4, 20000, generator=torch.Generator().manual_seed(1)) * spread
+    logits[:, ::5] = logits[:, 1::5]
+    given = parameters(4) | {
+        "temperature": torch.ones(4, dtype=torch.float64),
+        "top_k": torch.tensor([0, 0, 9000, 3]),
+        "top_p": torch.tensor([0.999, 0.5, 0.9, 0.9], dtype=torch.float64),
+        "min_p": torch.tensor([0.0, 0.0, 0.0, 0.5], dtype=torch.float64),
+    }
+    for seed in range(5):
+        given["seeds"] = torch.arange(4) + 4 * seed
+        drawn = ops.sample(logits.to(device), **{name: value.to(device) for name, value in given.items()})
+        assert_same_bits(drawn.cpu(), reference.sample(logits, **given))
+
+
 @pytest.mark.parametrize(
     "special", [[-INF], [-INF, -INF], [INF, 0.0], [-INF, 2.0], [math.nan], [0.0, math.nan, INF]]
 )

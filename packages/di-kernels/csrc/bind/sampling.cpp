@@ -1,9 +1,15 @@
 #include "cpu/sampling.hpp"
 
+#include <algorithm>
+#include <limits>
+
 #include "bind/tensor.hpp"
 
 namespace di::bind {
 namespace {
+
+constexpr double kSmallest = std::numeric_limits<double>::denorm_min();
+constexpr double kLargest = std::numeric_limits<double>::max();
 
 template <class T>
 Rows<T> matrix(const View& v, const char* name) {
@@ -36,6 +42,14 @@ const int64_t* columns_of(const View& ids, const Logits& logits) {
   for (int64_t r = 0; r < logits.count; ++r)
     require(out[r] >= 0 && out[r] < logits.columns, "ids out of range");
   return out;
+}
+
+// Values of a parameter, each within low..high: others would leave nothing to draw from.
+const double* parameter(const View& v, const char* name, int64_t length, double low, double high) {
+  const double* values = vector<double>(v, name, length);
+  const auto allowed = [=](double value) { return value >= low && value <= high; };
+  require(std::all_of(values, values + length, allowed), (std::string(name) + " is out of range").c_str());
+  return values;
 }
 
 void bind_logprobs(nb::module_& m) {
@@ -103,10 +117,10 @@ void bind_draws(nb::module_& m) {
   m.def("sample", [](View logits, View temperature, View top_k, View top_p, View min_p, View seeds,
                      View positions, View out) {
     const auto x = matrix<const float>(logits, "logits");
-    const SamplingParameters parameters = {vector<double>(temperature, "temperature", x.count),
+    const SamplingParameters parameters = {parameter(temperature, "temperature", x.count, 0.0, kLargest),
                                            vector<int64_t>(top_k, "top_k", x.count),
-                                           vector<double>(top_p, "top_p", x.count),
-                                           vector<double>(min_p, "min_p", x.count),
+                                           parameter(top_p, "top_p", x.count, kSmallest, 1.0),
+                                           parameter(min_p, "min_p", x.count, 0.0, 1.0),
                                            vector<int64_t>(seeds, "seeds", x.count),
                                            vector<int64_t>(positions, "positions", x.count)};
     auto* tokens = vector<int64_t>(out, "out", x.count);

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <functional>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "cpu/philox.hpp"
@@ -19,7 +19,6 @@ constexpr double kGreedyTemperature = 1e-5;
 constexpr double kFixedPointOne = 2147483648.0;  // 2^31
 constexpr int64_t kSumLanes = 16;
 constexpr int64_t kMaxLanes = 16;
-constexpr int64_t kFirstRanked = 256;  // columns ranked at first when only the mass says how many are needed
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 constexpr double kLn2High = 0x1.62e42fee00000p-1;
@@ -148,27 +147,34 @@ uint64_t rank_key(float x, int64_t column) {
 
 int64_t column_of(uint64_t key) { return 0xffffffffu - static_cast<uint32_t>(key); }
 
-// The columns of a row in rank order, sorted as far as asked for.
+// The columns of a row in rank order, by a stable radix sort of the logits in their keys: columns come in
+// ascending order and stay so among equals. Its time does not depend on how flat the distribution is.
 class Ranking {
  public:
-  void reset(const float* x, int64_t n) {
+  void rank(const float* x, int64_t n) {
     keys_.resize(static_cast<size_t>(n));
-    for (int64_t i = 0; i < n; ++i) keys_[i] = rank_key(x[i], i);
-    sorted_ = 0;
+    scratch_.resize(static_cast<size_t>(n));
+    uint32_t place[kDigits][kDigitValues] = {};
+    for (int64_t i = 0; i < n; ++i) {
+      keys_[i] = rank_key(x[i], i);
+      for (int d = 0; d < kDigits; ++d) ++place[d][digit(keys_[i], d)];
+    }
+    for (int d = 0; d < kDigits; ++d) {
+      uint32_t next = 0;
+      for (int value = kDigitValues - 1; value >= 0; --value) next += std::exchange(place[d][value], next);
+      for (const uint64_t key : keys_) scratch_[place[d][digit(key, d)]++] = key;
+      keys_.swap(scratch_);
+    }
   }
-  void sort_first(int64_t count) {
-    const auto begin = keys_.begin() + sorted_, end = keys_.begin() + count;
-    if (end != keys_.end()) std::nth_element(begin, end, keys_.end(), std::greater<>());
-    std::sort(begin, end, std::greater<>());
-    sorted_ = count;
-  }
-  int64_t size() const { return static_cast<int64_t>(keys_.size()); }
-  int64_t sorted() const { return sorted_; }
+  uint64_t key(int64_t rank) const { return keys_[rank]; }
   int64_t operator[](int64_t rank) const { return column_of(keys_[rank]); }
 
  private:
-  std::vector<uint64_t> keys_;
-  int64_t sorted_ = 0;
+  static constexpr int kDigits = 3, kDigitBits = 11, kDigitValues = 1 << kDigitBits;
+
+  static uint64_t digit(uint64_t key, int d) { return key >> (32 + d * kDigitBits) & (kDigitValues - 1); }
+
+  std::vector<uint64_t> keys_, scratch_;
 };
 
 // Draws from one row after another; holds the working memory.
@@ -199,21 +205,19 @@ class RowSampler {
     }
   }
 
-  // Keeps columns by rank until `limit` of them, or until their mass is `enough`; then restores column order.
+  // Keeps columns by rank until `limit` of them, or until their mass is `enough`; in column order.
+  // The best one has weight 1, so that it always stays.
   void keep_by_rank(const float* x, int64_t limit, double enough, double min_weight) {
-    ranking_.reset(x, n_);
+    ranking_.rank(x, n_);
     double mass = 0.0;
-    for (int64_t rank = 0; rank < limit && mass < enough; ++rank) {
-      if (rank == ranking_.sorted()) {
-        const bool only_limited = enough == std::numeric_limits<double>::infinity();
-        ranking_.sort_first(only_limited ? limit : std::min(limit, std::max(kFirstRanked, 8 * rank)));
-      }
-      const int64_t c = ranking_[rank];
-      mass += weights_[c];
-      if (weights_[c] < min_weight) break;
-      kept_.push_back(c);
+    int64_t kept = 0;
+    while (kept < limit && mass < enough && weights_[ranking_[kept]] >= min_weight) {
+      mass += weights_[ranking_[kept++]];
     }
-    std::sort(kept_.begin(), kept_.end());
+    const uint64_t last = ranking_.key(kept - 1);
+    for (int64_t c = 0; c < n_; ++c) {
+      if (rank_key(x[c], c) >= last) kept_.push_back(c);
+    }
   }
 
   // Inverse of the cumulative distribution in 31-bit fixed point, columns in ascending order.
@@ -303,8 +307,7 @@ void top_logprobs(Logits logits, int64_t k, int64_t* ids, float* logprobs) {
     Ranking ranking;
     for (int64_t r = begin; r < end; ++r) {
       const Normaliser normaliser(logits[r], logits.columns, weights);
-      ranking.reset(logits[r], logits.columns);
-      ranking.sort_first(k);
+      ranking.rank(logits[r], logits.columns);
       for (int64_t i = 0; i < k; ++i) {
         ids[r * k + i] = ranking[i];
         logprobs[r * k + i] = normaliser.logprob(logits[r][ranking[i]]);
