@@ -15,12 +15,13 @@ from typing import Any
 
 from rich.console import Console
 
+from di_engine.cli.streams import takes_any_text
+
 EXIT_FAILURE = 1
 """What was asked for did not succeed: a prompt failed, a check missed, a checkpoint is bad."""
 EXIT_USAGE = 2
 """The command line is wrong: an option, a value that is not allowed for anyone, for this model or for this machine, or
 a path where nothing is."""
-EXIT_INTERRUPTED = 130
 
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 """How model hubs call a model."""
@@ -50,12 +51,15 @@ def user_errors(exit_code: int = EXIT_FAILURE) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        known = error.filename is not None and error.strerror is not None
-        raise CommandError(
-            f"{error.filename}: {error.strerror}" if known else str(error), exit_code
-        ) from error
+        raise CommandError(os_error_text(error), exit_code) from error
     except ValueError as error:
         raise CommandError(str(error), EXIT_USAGE if _is_setting(error) else exit_code) from error
+
+
+def os_error_text(error: OSError, subject: str | None = None) -> str:
+    """What an OSError says to people; ``subject`` stands in for the file where the error names none."""
+    name = subject if error.filename is None else error.filename
+    return str(error) if name is None or error.strerror is None else f"{name}: {error.strerror}"
 
 
 def _is_setting(error: ValueError) -> bool:
@@ -96,8 +100,8 @@ def stdout_console() -> Console:
 
 
 def print_json(value: Any) -> None:
-    """Write one JSON object on one line of stdout."""
-    sys.stdout.write(json.dumps(plain(value), ensure_ascii=False) + "\n")
+    """Write one JSON object on one line of stdout, in ASCII unless its encoding has every character."""
+    sys.stdout.write(json.dumps(plain(value), ensure_ascii=not takes_any_text()) + "\n")
 
 
 def plain(value: Any) -> Any:

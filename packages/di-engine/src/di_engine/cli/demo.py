@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from di_engine.cli.common import EXIT_USAGE, CommandError, user_errors
+from di_engine.cli.interruption import raise_from_now_on
 
 NOTE_FILE = "RANDOM_WEIGHTS.txt"
 """Marks a checkpoint that nobody trained, so that ``di generate`` can say so and that another may take its place."""
@@ -60,6 +61,7 @@ def _write(directory: Path, seed: int) -> None:
     """Write aside and move into place with ``config.json`` last: half a demonstration never looks complete."""
     from di_engine.demo import write_demo_checkpoint
 
+    raise_from_now_on()
     directory.mkdir(parents=True, exist_ok=True)
     note = directory / NOTE_FILE
     note.write_text(NOTE + "\n", encoding="utf-8")

@@ -13,7 +13,9 @@ import typer
 
 from di_engine.cli.common import EXIT_FAILURE, EXIT_USAGE, CommandError, existing_model, user_errors
 from di_engine.cli.demo import note_of
+from di_engine.cli.interruption import raise_from_now_on
 from di_engine.cli.results import describe_end, write_piece, write_results, write_summary
+from di_engine.cli.streams import write_error
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -209,13 +211,15 @@ def command(
     with user_errors(EXIT_USAGE):
         EngineConfig.from_dict({"model": directory, **engine_options})
     lines = _read_prompts(prompt, prompt_file, sampling)
-    note = note_of(Path(directory))
+    with user_errors():
+        note = note_of(Path(directory))
     if note is not None and not quiet:
-        sys.stderr.write(f"note: {note}\n")
+        write_error(f"note: {note}\n")
     if all(line.error is not None for line in lines):  # not worth a load
         return 0 if write_results(lines, {}, as_json) else EXIT_FAILURE
     summarize = not (as_json or quiet)
     with _open(directory, engine_options) as llm:
+        raise_from_now_on()
         _check_vocabulary(llm, sampling)
         if not as_json and sys.stdout.isatty() and _may_stream(lines):
             return _stream(llm, lines[0], summarize)
@@ -260,13 +264,22 @@ def _sampling_options(options: dict[str, Any]) -> dict[str, Any]:
 
     sampling = _given(options, SamplingParams, leave_out=("logit_bias", "golden_token_ids"))
     if options["logit_bias"]:
-        sampling["logit_bias"] = dict(map(_bias, options["logit_bias"]))
+        sampling["logit_bias"] = _biases(options["logit_bias"])
     if options["golden_token_ids"] is not None:
         sampling["golden_token_ids"] = [
             _number("--golden-token-ids", item, int, options["golden_token_ids"], "token ids such as 5,-1,7")
             for item in options["golden_token_ids"].split(",")
         ]
     return sampling
+
+
+def _biases(texts: list[str]) -> dict[int, float]:
+    biases: dict[int, float] = {}
+    for token, value in map(_bias, texts):
+        if token in biases:
+            raise CommandError(f"--logit-bias: got token {token} twice, allowed: once", EXIT_USAGE)
+        biases[token] = value
+    return biases
 
 
 def _bias(text: str) -> tuple[int, float]:
@@ -283,10 +296,12 @@ _Number = TypeVar("_Number", int, float)
 
 def _number(option: str, text: str, kind: Callable[[str], _Number], given: str, allowed: str) -> _Number:
     """``text``, a part of what was ``given`` for the option, as a number."""
+    from di_kernels.errors import shown
+
     try:
         return kind(text)
     except ValueError:
-        raise CommandError(f"{option}: got {given!r}, allowed: {allowed}", EXIT_USAGE) from None
+        raise CommandError(f"{option}: got {shown(given)}, allowed: {allowed}", EXIT_USAGE) from None
 
 
 def _read_prompts(texts: list[str] | None, file: Path | None, sampling: dict[str, Any]) -> list[PromptLine]:
@@ -299,9 +314,17 @@ def _read_prompts(texts: list[str] | None, file: Path | None, sampling: dict[str
             raise CommandError(
                 "no prompt: give --prompt, --prompt-file, or text on standard input", EXIT_USAGE
             )
-        texts = [sys.stdin.read()]
+        texts = [_read_stdin()]
     with user_errors(EXIT_USAGE):
         return from_texts(texts or [], sampling) if file is None else from_file(file, sampling)
+
+
+def _read_stdin() -> str:
+    with user_errors(EXIT_USAGE):
+        try:
+            return sys.stdin.read()
+        except UnicodeDecodeError as error:
+            raise CommandError(f"standard input: {error}", EXIT_USAGE) from error
 
 
 def _open(directory: str, options: dict[str, Any]) -> LLM:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from di_engine.cli.common import print_json, printable
+from di_engine.cli.streams import write_error
 
 if TYPE_CHECKING:
     from di_spec import LogprobEntry
@@ -37,7 +38,7 @@ def write_results(lines: Sequence[PromptLine], results: Mapping[int, RequestResu
                 {"index": index, **({} if result is None else _as_dict(result)), **_maybe("error", error)}
             )
         elif error is not None:
-            sys.stderr.write(f"di: prompt {index}: {error}\n")
+            write_error(f"di: prompt {index}: {error}\n")
         elif result is not None:
             _write_text(index if len(lines) > 1 else None, result)
     return not failed
@@ -62,7 +63,7 @@ def write_summary(num_prompts: int, num_tokens: int, ends: Iterable[str], second
     reasons = [f"{'' if single else f'{count} '}{reason}" for reason, count in counts.most_common()]
     heading = "" if num_prompts == 1 else f"{_counted(num_prompts, 'prompt')}: "
     rate = f", {num_tokens / seconds:.1f} tokens/s" if seconds > 0 else ""
-    sys.stderr.write(
+    write_error(
         f"{heading}{_counted(num_tokens, 'token')}, stopped: {', '.join(reasons)}, {seconds:.2f} s{rate}\n"
     )
 

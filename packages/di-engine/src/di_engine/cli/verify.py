@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from di_engine.cli.common import EXIT_FAILURE, EXIT_USAGE, existing_model, plain, print_json, user_errors
+from di_engine.cli.interruption import raise_from_now_on
 
 if TYPE_CHECKING:
     from di_engine.verify import EqualityReport, Finding, Verdict
@@ -38,6 +39,7 @@ def golden(
     """
     from di_engine.verify import FindingKind, GoldenVerification, Verdict
 
+    raise_from_now_on()
     with user_errors(EXIT_USAGE):
         verification = GoldenVerification(directory, checkpoints, tokenizer)
     start = time.monotonic()
@@ -93,6 +95,7 @@ def equality(
 
     from di_engine.verify import EqualityCheck
 
+    raise_from_now_on()
     with user_errors():
         check = EqualityCheck(existing_model(checkpoint), seed)
     start = time.monotonic()
