@@ -43,14 +43,18 @@ def is_trained(name: str) -> bool:
     return not name.startswith(("mtp.", "vision.", "aligner.", "image_")) and ".gate.bias" not in name
 
 
-def decays(name: str, tensor: Tensor) -> bool:
-    """Whether weight decay applies: matrices, but neither embeddings, n-gram tables nor hyper-connections."""
-    return (
-        tensor.dim() == 2
-        and not name.startswith("embed.")
-        and ".engram.embed" not in name
-        and ".hc_" not in name
+def is_projection(name: str, tensor: Tensor) -> bool:
+    """Whether the tensor is a matrix between hidden rows, as opposed to a table, a head or a router."""
+    tables = (
+        "embed.weight",
+        "head.weight",
+        "gate.weight",
+        "_fn",
+        "q_weight",
+        "k_weight",
+        "weights_proj.weight",
     )
+    return tensor.dim() == 2 and not name.endswith(tables)
 
 
 def _initial(spec: TensorSpec, streams: int, generator: torch.Generator) -> Tensor:
@@ -65,7 +69,11 @@ def _initial(spec: TensorSpec, streams: int, generator: torch.Generator) -> Tens
         return torch.zeros(shape)
     if name.endswith("attn_sink"):
         return torch.full(shape, SINK)
-    std = {Part.EMBEDDING: EMBEDDING_STD, Part.ENGRAM_TABLE: TABLE_STD}.get(spec.part, MATRIX_STD)
+    if spec.part is Part.EMBEDDING:
+        # What all tokens share gives positional attention, which has no biases, something constant to start from.
+        shared = torch.randn(shape[1], generator=generator)
+        return (torch.randn(shape, generator=generator) + shared) * EMBEDDING_STD
+    std = TABLE_STD if spec.part is Part.ENGRAM_TABLE else MATRIX_STD
     return torch.randn(shape, generator=generator) * std
 
 

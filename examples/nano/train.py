@@ -25,7 +25,7 @@ from examples.nano.batches import KINDS, RECALL, RECALL_FAR, Batch, answer_accur
 from examples.nano.config import nano_config
 from examples.nano.curriculum import STAGES, Stage
 from examples.nano.model import BatchModel
-from examples.nano.parameters import decays, initial_parameters, is_trained
+from examples.nano.parameters import initial_parameters, is_projection, is_trained
 from examples.nano.pieces import Pieces, compiled_pieces
 from examples.nano.texts import TrainingData, load_training_data
 
@@ -95,12 +95,8 @@ class Trainer:
         self.parameters = initial_parameters(self.config, seed)
         self.model = BatchModel(self.config, self.parameters, engram, torch.bfloat16, pieces)
         trained = {name: tensor for name, tensor in self.parameters.items() if is_trained(name)}
-        groups = [
-            {"params": [t for n, t in trained.items() if decays(n, t) == decay], "weight_decay": rate}
-            for decay, rate in ((True, WEIGHT_DECAY), (False, 0.0))
-        ]
         self.trained = list(trained.values())
-        self.optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=BETAS, fused=True)
+        self.optimizers = _optimizers(trained)
         self.progress = Progress()
 
     def step(self) -> None:
@@ -115,10 +111,11 @@ class Trainer:
         loss = (losses * batch.weights).sum() / batch.weights.sum()
         (loss + output.indexer_loss).backward()  # type: ignore[no-untyped-call]
         norm = torch.nn.utils.clip_grad_norm_(self.trained, LARGEST_GRADIENT)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate()
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = self.learning_rate()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
         self.balance(output.expert_load)
         self.record(batch, losses.detach(), logits.detach().argmax(dim=1))
         self.progress.average("gradient norm", float(norm))
@@ -161,7 +158,7 @@ class Trainer:
         """Write everything that going on needs; the file is replaced as a whole."""
         state = {
             "parameters": {name: tensor.detach() for name, tensor in self.parameters.items()},
-            "optimizer": self.optimizer.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "progress": vars(self.progress),
             "seed": self.seed,
         }
@@ -177,7 +174,8 @@ class Trainer:
         with torch.no_grad():
             for name, tensor in self.parameters.items():
                 tensor.copy_(state["parameters"][name])
-        self.optimizer.load_state_dict(state["optimizer"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
         self.progress = Progress(**state["progress"])
 
     def summary(self) -> dict[str, Any]:
@@ -191,6 +189,18 @@ class Trainer:
             "learning_rate": self.learning_rate(),
             **{name: round(value, 4) for name, value in progress.averages.items()},
         }
+
+
+def _optimizers(trained: Mapping[str, Tensor]) -> list[torch.optim.Optimizer]:
+    """Muon for projections, which need far fewer tokens with it; AdamW for tables, heads, norms and the rest."""
+    projections = [tensor for name, tensor in trained.items() if is_projection(name, tensor)]
+    others = [tensor for name, tensor in trained.items() if not is_projection(name, tensor)]
+    return [
+        torch.optim.Muon(
+            projections, lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw"
+        ),
+        torch.optim.AdamW(others, lr=LEARNING_RATE, betas=BETAS, weight_decay=0.0, fused=True),
+    ]
 
 
 def train(trainer: Trainer, work: Path, minutes: float, save_minutes: float, log_steps: int) -> None:
