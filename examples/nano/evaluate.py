@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from examples.nano.config import nano_config
+from examples.nano.export import quantized_tensors, restored_parameters
 from examples.nano.model import BatchModel
 from examples.nano.tasks import Sample, arithmetic, define, json_extraction, recall_at
 from examples.nano.texts import TrainingData, load_training_data
@@ -120,12 +121,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--samples", type=int, default=40)
     parser.add_argument("--tokens", type=int, default=8192, help="of each held-out text")
     parser.add_argument("--dense", action="store_true", help="attend to all entries instead of selected ones")
+    parser.add_argument("--quantized", action="store_true", help="with the weights that export would store")
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     data = load_training_data(options.root, options.work)
     state = torch.load(options.work / "checkpoint.pt", weights_only=True)
-    model = load_model(data, state["parameters"], torch.bfloat16)
+    parameters = state["parameters"]
+    if options.quantized:
+        config = ModelConfig.from_dict(nano_config(data.tokenizer))
+        parameters = restored_parameters(config, quantized_tensors(config, parameters))
+    model = load_model(data, parameters, torch.bfloat16)
     evaluation = Evaluator(model, data, not options.dense).run(options.samples, options.tokens)
     options.out.write_text(as_json(evaluation) + "\n", encoding="utf-8")
 

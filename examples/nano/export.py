@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from examples.nano.config import nano_config
-from examples.nano.quantize import quantize
+from examples.nano.quantize import quantize, restore
 
 SHARD = "model-00001-of-00001.safetensors"
 
@@ -37,6 +38,7 @@ def export(directory: Path, tokenizer: Tokenizer, parameters: Mapping[str, Tenso
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     tokenizer.save(str(directory / "tokenizer.json"), pretty=False)
     save_file(tensors, directory / SHARD)
+    shutil.copymode(directory / "config.json", directory / SHARD)  # safetensors lets only the owner read
     index = {
         "metadata": {"total_size": sum(tensor.nbytes for tensor in tensors.values())},
         "weight_map": dict.fromkeys(sorted(tensors), SHARD),
@@ -55,6 +57,12 @@ def quantized_tensors(config: ModelConfig, parameters: Mapping[str, Tensor]) -> 
             source = name.replace(".bias_vl", ".bias")
             tensors |= quantize(spec, parameters[source].detach().clone())
     return tensors
+
+
+def restored_parameters(config: ModelConfig, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Float32 weights by name as a quantized checkpoint of ``config`` holds them: what export costs can be measured."""
+    specs = expected_tensors(config)
+    return {name: restore(spec, tensors) for name, spec in specs.items() if spec.dtype != "F8_E8M0"}
 
 
 def main() -> None:

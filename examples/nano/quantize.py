@@ -5,8 +5,17 @@ Scales are powers of two. Source: checkpoint specification, 3.3 to 3.5.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
-from di_kernels.reference.formats import e2m1_decode, e2m1_encode, e4m3_encode, pack_nibbles, ue8m0_decode
+from di_kernels.reference.formats import (
+    e2m1_decode,
+    e2m1_encode,
+    e4m3_encode,
+    pack_nibbles,
+    ue8m0_decode,
+    unpack_nibbles,
+)
 from di_model.config import SCALE_BLOCK
 from di_model.tensors import Part, TensorSpec
 from torch import Tensor
@@ -43,6 +52,17 @@ def quantize(spec: TensorSpec, values: Tensor) -> dict[str, Tensor]:
         spec.name: codes,
         spec.name.removesuffix(".weight") + ".scale": scale.view(torch.float8_e8m0fnu),
     }
+
+
+def restore(spec: TensorSpec, stored: Mapping[str, Tensor]) -> Tensor:
+    """What :func:`quantize` kept of a weight: float32 in the logical shape."""
+    data = stored[spec.name]
+    scale = stored.get(spec.name.removesuffix(".weight") + ".scale")
+    if scale is None or spec.dtype in ("F32", "BF16"):
+        return data.float()
+    values = data.float() if spec.dtype == "F8_E4M3" else e2m1_decode(unpack_nibbles(data.view(torch.uint8)))
+    factors = scale.float().repeat_interleave(SCALE_BLOCK, dim=1)
+    return values * factors.repeat_interleave(values.shape[0] // scale.shape[0], dim=0)
 
 
 def _fp8(values: Tensor, rows: int) -> tuple[Tensor, Tensor]:

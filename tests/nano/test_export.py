@@ -17,7 +17,7 @@ from torch import Tensor
 from examples.nano.config import nano_config
 from examples.nano.export import export
 from examples.nano.parameters import initial_parameters
-from examples.nano.quantize import quantize
+from examples.nano.quantize import quantize, restore
 from examples.nano.tokenizer import train_tokenizer
 
 LARGEST = 12_000_000
@@ -93,6 +93,25 @@ def test_powers_of_two_are_stored_exactly() -> None:
         rows = 32 // len(scale)
         full = scale.repeat_interleave(rows, 0).repeat_interleave(32, 1)
         assert torch.equal(stored["a.weight"].float() * full, values)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "part", "error"),
+    [
+        ("F32", Part.HYPER, 0.0),
+        ("BF16", Part.HEAD, 0.004),
+        ("F8_E4M3", Part.ATTENTION, 0.04),
+        ("F8_E4M3", Part.ENGRAM_TABLE, 0.04),
+        ("I8", Part.EXPERTS, 0.13),
+    ],
+)
+def test_restored_values_are_near_and_quantize_to_themselves(dtype: str, part: Part, error: float) -> None:
+    values = torch.randn(64, 96, generator=torch.Generator().manual_seed(0))
+    spec = TensorSpec("a.weight", dtype, (64, 96), part, 0, 0)
+    stored = quantize(spec, values)
+    once = restore(spec, stored)
+    assert (once - values).norm() <= error * values.norm()
+    assert torch.equal(restore(spec, quantize(spec, once)), once)
 
 
 def test_scales_are_no_weights() -> None:
