@@ -2,9 +2,11 @@
 
 import dataclasses
 import enum
+import errno
 import inspect
 import io
 import json
+import os
 import re
 import signal
 import subprocess
@@ -15,6 +17,7 @@ from pathlib import Path
 import pytest
 from di_engine import LLM, EngineConfig, SamplingParams
 from di_engine.cli import run
+from di_engine.cli.demo import NOTE_FILE
 from di_engine.cli.generate import command as generate_command
 from di_model.config import ModelConfig
 from di_model.tokenizer import Tokenizer
@@ -259,6 +262,36 @@ def test_demonstration_checkpoint_says_that_it_is_random(capsys, tmp_path):
     assert closing.startswith("8 tokens, stopped: length, ")
     assert generate(capsys, tmp_path / "demo", *options, "--quiet").err == ""
     assert generate(capsys, tmp_path / "demo", *options).out == first.out
+
+
+@pytest.fixture
+def locked(tmp_path):
+    """A directory that its owner may not search."""
+    directory = tmp_path / "locked"
+    directory.mkdir(mode=0)
+    yield directory
+    directory.chmod(0o700)
+
+
+def test_directory_that_may_not_be_searched_is_told_in_one_line(capsys, locked):
+    if os.access(locked, os.X_OK):
+        pytest.skip("this user may search every directory")
+    assert generate(capsys, locked, "--prompt", "a", exit_code=1).err == (
+        f"di: {locked / 'config.json'}: Permission denied\n"
+    )
+
+
+def test_note_that_may_not_be_looked_for_fails_nothing(capsys, checkpoint, expected, monkeypatch):
+    look = os.stat
+
+    def denied(path, *arguments, **options):
+        if str(path).endswith(NOTE_FILE):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return look(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "stat", denied)
+    captured = generate(capsys, checkpoint, "--prompt", "The quick", *GREEDY, "--quiet")
+    assert (captured.out, captured.err) == (expected[0].text + "\n", "")
 
 
 def test_interrupt_ends_the_process_cleanly(checkpoint):

@@ -35,6 +35,16 @@ INTERRUPTED_WRITE = """
     main()
 """
 
+INTERRUPTED_END = """
+    import atexit, signal
+    import di_engine.demo
+    from di_engine.cli import main
+
+    di_engine.demo.write_demo_checkpoint = lambda directory, seed: None
+    atexit.register(signal.raise_signal, signal.SIGINT)
+    main()
+"""
+
 
 def python(code, *arguments):
     command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
@@ -59,6 +69,12 @@ def test_work_that_was_begun_is_cleared_up(tmp_path):
     ended = python(INTERRUPTED_WRITE, "demo-checkpoint", tmp_path / "demo")
     assert (ended.returncode, ended.stdout, ended.stderr) == (interruption.EXIT_INTERRUPTED, "", "")
     assert not list((tmp_path / "demo").glob(".unfinished-*"))
+
+
+def test_end_of_the_process_has_no_traceback_either(tmp_path):
+    ended = python(INTERRUPTED_END, "demo-checkpoint", tmp_path / "demo")
+    assert (ended.returncode, ended.stderr) == (interruption.EXIT_INTERRUPTED, "")
+    assert ended.stdout.startswith("wrote ")
 
 
 def test_handlers_of_others_are_left_alone():

@@ -2,7 +2,6 @@
 
 import codecs
 import json
-from pathlib import Path
 
 import pytest
 from di_engine.cli import run
@@ -91,14 +90,3 @@ def test_token_ids_of_options_are_held_to_the_same(capsys, checkpoint, options, 
     captured = capsys.readouterr().err
     assert captured.startswith(f"di: {message}")
     assert len(captured) < 700
-
-
-def test_directory_that_may_not_be_searched_is_told_in_one_line(capsys, checkpoint, monkeypatch):
-    def denied(path):
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "is_file", denied)
-    assert run(["generate", str(checkpoint), "--prompt", "a"]) == 1
-    captured = capsys.readouterr()
-    assert captured.err.startswith(f"di: {checkpoint}")
-    assert captured.err.endswith(": Permission denied\n")

@@ -28,4 +28,5 @@ def main() -> None:
 
     streams.prepare()
     exit_code = run()
+    interruption.exit_at_once()  # nothing is left to clear up
     sys.exit(exit_code if streams.finish() else exit_code or 1)

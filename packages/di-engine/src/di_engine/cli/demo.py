@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import tempfile
@@ -41,8 +42,8 @@ def command(
 
 
 def note_of(directory: Path) -> str | None:
-    """The note of a demonstration checkpoint; None for any other directory."""
-    return NOTE if (directory / NOTE_FILE).is_file() else None
+    """The note of a demonstration checkpoint; None for any other directory, one that may not be searched included."""
+    return NOTE if os.path.isfile(directory / NOTE_FILE) else None
 
 
 def _check_replaceable(directory: Path) -> None:

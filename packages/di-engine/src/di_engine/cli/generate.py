@@ -211,8 +211,7 @@ def command(
     with user_errors(EXIT_USAGE):
         EngineConfig.from_dict({"model": directory, **engine_options})
     lines = _read_prompts(prompt, prompt_file, sampling)
-    with user_errors():
-        note = note_of(Path(directory))
+    note = note_of(Path(directory))
     if note is not None and not quiet:
         write_error(f"note: {note}\n")
     if all(line.error is not None for line in lines):  # not worth a load
