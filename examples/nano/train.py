@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -203,12 +205,14 @@ def _optimizers(trained: Mapping[str, Tensor]) -> list[torch.optim.Optimizer]:
     ]
 
 
-def train(trainer: Trainer, work: Path, minutes: float, save_minutes: float, log_steps: int) -> None:
-    """Train for ``minutes``, appending to ``log.jsonl`` and saving ``checkpoint.pt`` in ``work``."""
+def train(
+    trainer: Trainer, work: Path, minutes: float, save_minutes: float, log_steps: int, stop: threading.Event
+) -> None:
+    """Train for ``minutes`` or until ``stop``, appending to ``log.jsonl`` and saving ``checkpoint.pt`` in ``work``."""
     end = time.monotonic() + 60 * minutes
     saved = time.monotonic()
     with (work / "log.jsonl").open("a", encoding="utf-8") as log:
-        while time.monotonic() < end:
+        while time.monotonic() < end and not stop.is_set():
             trainer.step()
             if trainer.progress.step % log_steps == 0:
                 log.write(json.dumps(trainer.summary()) + "\n")
@@ -246,7 +250,10 @@ def main() -> None:
     )
     if (options.work / "checkpoint.pt").is_file():
         trainer.restore(options.work / "checkpoint.pt")
-    train(trainer, options.work, options.minutes, options.save_minutes, options.log_steps)
+    stop = threading.Event()
+    for request in (signal.SIGTERM, signal.SIGINT):  # the step in work is finished and saved
+        signal.signal(request, lambda *_: stop.set())
+    train(trainer, options.work, options.minutes, options.save_minutes, options.log_steps, stop)
 
 
 if __name__ == "__main__":
