@@ -36,7 +36,7 @@ WARM_UP_STEPS = 50
 BETAS = (0.9, 0.98)
 WEIGHT_DECAY = 0.05
 LARGEST_GRADIENT = 1.0
-BIAS_STEP = 1e-3
+BIAS_STEP = 5e-3
 """How far a step moves the selection bias of an expert that took more or less than its share."""
 INDEXED_ROWS = 64
 """Rows of each sequence whose index scores are trained in a step."""
