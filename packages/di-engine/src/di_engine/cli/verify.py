@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 import time
 from pathlib import Path
@@ -91,6 +92,9 @@ def equality(
     Exits with 1 at the first difference, and when no case had a preemption, a chunk, a mixed step, an abort or
     two threads.
     """
+    # Pieces of work are tiny here: two threads that spin while they wait lose whole time slices on a busy machine. The
+    # thread runtime reads this once, when it is loaded below.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from tqdm import tqdm  # type: ignore[import-untyped]
 
     from di_engine.verify import EqualityCheck
