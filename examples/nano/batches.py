@@ -15,11 +15,12 @@ from examples.nano.curriculum import Stage
 from examples.nano.tasks import RecallShape, Sample, arithmetic, definition, json_extraction, recall
 from examples.nano.texts import TrainingData
 
-ANSWER_WEIGHT = 4.0
 CONTEXT_SHARE = 0.25
 """Share of the tokens that are no answers which enter the loss of a task row."""
 KINDS = ("text", "recall", "recall beyond the window", "arithmetic", "json", "dictionary")
 TEXT, RECALL, RECALL_FAR, ARITHMETIC, JSON, DICTIONARY = range(len(KINDS))
+WEIGHTS = (1.0, 8.0, 8.0, 4.0, 1.0, 2.0)
+"""Weight of a token in the loss by kind: the fewer tokens tell of a task, the more each counts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +110,7 @@ def _select(ids: np.ndarray, kinds: np.ndarray, generator: np.random.Generator) 
     targets, kind = ids[:, 1:].flatten(), kinds[:, 1:].flatten()
     kept = (kind >= 0) | (generator.random(len(kind)) < CONTEXT_SHARE)
     places = np.flatnonzero(kept)
-    weights = np.where(kind > TEXT, ANSWER_WEIGHT, 1.0)[places].astype(np.float32)
+    weights = np.where(kind >= 0, np.array(WEIGHTS)[kind], 1.0)[places].astype(np.float32)
     return Batch(
         ids=torch.from_numpy(ids[:, :-1].copy()),
         places=torch.from_numpy(places),

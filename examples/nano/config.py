@@ -32,7 +32,7 @@ TEXT: dict[str, Any] = {
     "num_attention_heads": 4,
     "num_key_value_heads": 1,
     "head_dim": 64,
-    "qk_rope_head_dim": 16,
+    "qk_rope_head_dim": 32,
     "q_lora_rank": 128,
     "o_lora_rank": 64,
     "o_groups": 2,

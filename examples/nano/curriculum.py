@@ -48,10 +48,10 @@ STAGES = (
     Stage("12 names in 128 tokens", length=128, names=12, tokens=2048, accuracy=0.8),
     Stage("24 names in 256 tokens", length=256, names=24, tokens=2048, accuracy=0.8),
     Stage("48 names in 512 tokens", length=512, names=48, index=True, accuracy=0.8),
-    Stage("text beside it", 512, 24, filler=160, text=0.4, tasks=0.2, index=True, accuracy=0.8, steps=1000),
-    Stage("1,024 tokens", 1024, 40, filler=160, text=0.5, tasks=0.2, index=True, accuracy=0.8, steps=1000),
-    Stage("selected entries", 1024, 40, filler=160, text=0.5, tasks=0.2, index=True, sparse=True, steps=1000),
+    Stage("text beside it", 512, 8, filler=120, text=0.4, tasks=0.2, index=True, accuracy=0.8, steps=1000),
+    Stage("1,024 tokens", 1024, 12, filler=120, text=0.5, tasks=0.2, index=True, accuracy=0.8, steps=1000),
+    Stage("selected entries", 1024, 12, filler=120, text=0.5, tasks=0.2, index=True, sparse=True, steps=1000),
     Stage(
-        "4,096 tokens", 4096, 100, filler=160, text=0.5, tasks=0.2, index=True, sparse=True, steps=1_000_000
+        "4,096 tokens", 4096, 24, filler=120, text=0.5, tasks=0.2, index=True, sparse=True, steps=1_000_000
     ),
 )

@@ -15,6 +15,9 @@ TABLE_STD = 0.5
 """Engram rows pass no norm of their own before their projection; smaller ones are slow to be heard."""
 HYPER_SCALE, HYPER_BASE = 0.01, 3.0
 SINK = 0.0
+QUERY_GAIN = 3.0
+"""First weight of query norms. Looking one token back takes large products of queries and keys, keys are of unit size,
+and small queries need a thousand steps to grow that far."""
 
 Parameters = Mapping[str, Tensor]
 
@@ -59,6 +62,8 @@ def is_projection(name: str, tensor: Tensor) -> bool:
 
 def _initial(spec: TensorSpec, streams: int, generator: torch.Generator) -> Tensor:
     name, shape = spec.name, spec.shape
+    if name.endswith("attn.q_norm.weight"):
+        return torch.full(shape, QUERY_GAIN)
     if spec.part is Part.NORM or name.endswith(("q_weight", "k_weight", "norm1.weight", "norm2.weight")):
         return torch.ones(shape)
     if name.endswith("_base"):

@@ -16,6 +16,10 @@ from di_model.tokenizer import BOS_TOKEN, EOS_TOKEN
 from examples.nano.corpus import Entry
 from examples.nano.tokenizer import ASSISTANT, END_OF_THINKING, USER
 
+OPENINGS = ("Now", "And now")
+"""How a statement begins. Of one and of two tokens: were all statements as long, a value would always fall on the same
+side of a pair of tokens, and a model would learn to read compressed pairs only."""
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -77,11 +81,8 @@ def recall(random: Random, words: Vocabulary, shape: RecallShape, filler: Filler
         name = random.choice(names)
         if shape.filler:
             pieces.append(Piece(filler(random, random.randint(0, shape.filler)) + "\n"))
-        pieces += [
-            Piece(f"Now {name}{shape.link}"),
-            Piece(f" {values[name]}", answer=name in said),
-            Piece(".\n"),
-        ]
+        pieces += [Piece(random.choice(OPENINGS)), Piece(f" {name}{shape.link}")]
+        pieces += [Piece(f" {values[name]}", answer=name in said), Piece(".\n")]
         said.add(name)
     return tuple(pieces)
 

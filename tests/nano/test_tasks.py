@@ -37,7 +37,7 @@ def test_recall_answers_repeat_what_was_said(seed: int) -> None:
     sample = recall(Random(seed), WORDS, RecallShape(names=3, statements=12, filler=20), _filler)
     said: dict[str, str] = {}
     for before, piece in itertools.pairwise(sample):
-        if match := re.fullmatch(r"Now (\w+) has", before.text):
+        if match := re.fullmatch(r" (\w+) has", before.text):
             assert piece.answer == (match[1] in said)
             assert said.setdefault(match[1], piece.text) == piece.text
     assert 1 <= len(said) <= 3

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from examples.nano.batches import ANSWER_WEIGHT, DICTIONARY, KINDS, RECALL, RECALL_FAR, TEXT, draw_batch
+from examples.nano.batches import DICTIONARY, KINDS, RECALL, RECALL_FAR, TEXT, WEIGHTS, draw_batch
 from examples.nano.corpus import Corpus, Document, Entry
 from examples.nano.curriculum import STAGES, Stage
 from examples.nano.pieces import Pieces
@@ -31,7 +31,7 @@ STAGE = Stage("test", length=128, names=3, tokens=1024, text=0.25, tasks=0.25, f
 @pytest.fixture(scope="module")
 def data() -> TrainingData:
     words = " ".join((*WORDS.names, *WORDS.values))
-    tokenizer = train_tokenizer([TEXT_OF_A_NOVEL, f" {words} has Now" * 50])
+    tokenizer = train_tokenizer([TEXT_OF_A_NOVEL, f" {words} has Now And now" * 50])
     return TrainingData(
         tokenizer=tokenizer,
         corpus=Corpus((Document("novel", TEXT_OF_A_NOVEL),), ()),
@@ -58,7 +58,7 @@ def test_targets_are_the_tokens_that_follow(data: TrainingData) -> None:
 def test_answers_all_enter_the_loss_with_their_weight(data: TrainingData) -> None:
     batch = draw_batch(data, STAGE, 128, 1, 7)
     answers = batch.kinds > TEXT
-    assert (batch.weights[answers] == ANSWER_WEIGHT).all()
+    assert torch.equal(batch.weights[answers], torch.tensor(WEIGHTS)[batch.kinds[answers]])
     assert (batch.weights[~answers] == 1).all()
     assert set(batch.kinds[answers].tolist()) >= {RECALL, DICTIONARY}
     values = {data.tokenizer.encode(f" {value}").ids[0] for value in WORDS.values}
