@@ -43,7 +43,7 @@ class Stage:
 
 
 STAGES = (
-    Stage("4 names, values follow at once", length=128, names=4, tokens=2048, link=""),
+    Stage("4 names, values follow at once", length=128, names=4, tokens=2048, link="", accuracy=0.85),
     Stage("4 names in 128 tokens", length=128, names=4, tokens=2048, accuracy=0.85),
     Stage("12 names in 128 tokens", length=128, names=12, tokens=2048, accuracy=0.8),
     Stage("24 names in 256 tokens", length=256, names=24, tokens=2048, accuracy=0.8),
