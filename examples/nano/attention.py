@@ -163,13 +163,14 @@ class BatchAttention:
         ):
             scores = scores.masked_fill(~state.candidates, -torch.inf)
         state.selected[role.index] = best_of_each_row(scores, text.index_topk) & (scores > -torch.inf)
-        size, count = text.candidate_block_size, scores.shape[2] // text.candidate_block_size
+        size, count = text.candidate_block_size, -(-scores.shape[2] // text.candidate_block_size)
         if role.is_candidate_source and count > text.candidate_topk_blocks:
-            blocks = scores.view(*scores.shape[:2], count, size).amax(dim=3)
+            whole = functional.pad(scores, (0, count * size - scores.shape[2]), value=-torch.inf)
+            blocks = whole.view(*scores.shape[:2], count, size).amax(dim=3)
             last = torch.arange(scores.shape[1]) // role.ratio // size
             blocks.scatter_(2, last[None, :, None].expand(len(blocks), -1, -1), torch.inf)
             chosen = best_of_each_row(blocks, text.candidate_topk_blocks)
-            state.candidates = chosen.repeat_interleave(size, dim=2)
+            state.candidates = chosen.repeat_interleave(size, dim=2)[:, :, : scores.shape[2]]
 
     def attend(
         self, q: Tensor, window: Tensor, entries: Tensor | None, role: LayerRole, state: BatchState

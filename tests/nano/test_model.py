@@ -35,7 +35,7 @@ def _models(seed: int) -> tuple[ModelConfig, BatchModel, ReferenceModel]:
     return config, BatchModel(config, parameters, engram), reference
 
 
-@pytest.mark.parametrize("length", [2, 8, 40, 96])
+@pytest.mark.parametrize("length", [2, 8, 40, 90, 96])
 def test_logits_equal_the_reference(length: int) -> None:
     config, model, reference = _models(seed=length)
     generator = torch.Generator().manual_seed(1)
