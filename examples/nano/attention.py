@@ -42,6 +42,8 @@ class BatchState:
     """int64 ``[rows]`` positions whose index scores are trained in this pass; none: no indexer training."""
     sparse: bool
     """Whether layers attend to selected entries only."""
+    pairs: bool = True
+    """Whether layers of ratio 2 see their entries, or only their windows."""
     latent: Tensor | None = None
     entries: dict[int, Tensor] = field(default_factory=dict)
     index_keys: dict[int, Tensor] = field(default_factory=dict)
@@ -71,7 +73,7 @@ class BatchAttention:
         window = self.norm(self.project(x, f"{prefix}.wkv"), f"{prefix}.kv_norm")
         window = self.rotate(window[:, :, None], table)[:, :, 0].to(self.dtype)
         entries = None
-        if role.kv_source is not None:
+        if role.kv_source is not None and (state.pairs or role.ratio == 1):
             if role.is_kv_source:
                 self.compress(x, role, state)
             entries = state.entries[role.kv_source].to(self.dtype)

@@ -73,17 +73,20 @@ class BatchModel:
         self.attention = BatchAttention(config, parameters, dtype, pieces)
         self.rope = RopeTables.build(config, self.text.max_position_embeddings)
 
-    def forward(self, ids: Tensor, *, sparse: bool, sampled: Tensor | None = None) -> BatchOutput:
+    def forward(
+        self, ids: Tensor, *, sparse: bool, sampled: Tensor | None = None, pairs: bool = True
+    ) -> BatchOutput:
         """Normalised output rows of whole sequences.
 
         Args:
             ids: int64 ``[B, T]``; T is even.
             sparse: attend to selected entries only, as the engine does; False attends to all of them.
             sampled: int64 positions whose index scores enter ``indexer_loss``; none when None.
+            pairs: False hides their entries from layers of ratio 2, which then see their windows only.
         """
         batch, length = ids.shape
         none = torch.empty(0, dtype=torch.long)
-        state = BatchState(self.rope, none if sampled is None else sampled, sparse)
+        state = BatchState(self.rope, none if sampled is None else sampled, sparse, pairs)
         embedded = functional.embedding(ids.flatten(), self.parameters["embed.weight"])
         stream = embedded[:, None].expand(-1, self.text.hc_mult, -1)
         pre = torch.eye(self.text.hc_mult)[0].expand(len(stream), -1)

@@ -107,7 +107,7 @@ class Trainer:
         window = self.config.text.sliding_window
         batch = draw_batch(self.data, stage, window, self.seed, self.progress.step)
         rows = self.sampled_rows(stage)
-        output = self.model.forward(batch.ids, sparse=stage.sparse, sampled=rows)
+        output = self.model.forward(batch.ids, sparse=stage.sparse, sampled=rows, pairs=stage.pairs)
         logits = self.model.logits(output.hidden.flatten(0, 1)[batch.places])
         losses = functional.cross_entropy(logits, batch.targets, reduction="none")
         loss = (losses * batch.weights).sum() / batch.weights.sum()

@@ -106,3 +106,13 @@ def test_sinkhorn_and_sink_attention_have_the_gradients_of_their_formulas() -> N
     theirs = torch.autograd.grad((expected * weights).sum(), (q, keys, sink))
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+
+
+def test_layers_of_ratio_two_can_be_kept_to_their_windows() -> None:
+    config, model, _ = _models(seed=6)
+    ids = torch.randint(0, config.text.vocab_size, (1, 40), generator=torch.Generator().manual_seed(2))
+    model.forward(ids, sparse=True, pairs=False).hidden.sum().backward()
+    for role in config.text.layers:
+        if role.is_kv_source:
+            gradient = model.parameters[f"layers.{role.index}.attn.compressor.wkv.weight"].grad
+            assert (gradient is None) == (role.ratio == 2)
