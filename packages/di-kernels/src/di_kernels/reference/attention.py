@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -22,12 +24,17 @@ def sparse_attention(
         keys, present = functional.pad(keys, (0, 0, 0, missing)), functional.pad(present, (0, missing))
         more, there = _entries(entries, q.dtype)
         keys, present = torch.cat([keys, more], dim=1), torch.cat([present, there], dim=1)
-    return _attend(q, keys, present, sink, scale)
+    # An absent record may decode to NaN, which a zero probability would not silence.
+    keys = torch.where(present[..., None], keys, torch.zeros((), dtype=keys.dtype))
+    return _attend(q, lambda columns: keys[:, columns], present, sink, scale)
 
 
 def gathered_attention(q: Tensor, keys: Tensor, index: Tensor, sink: Tensor, scale: float) -> Tensor:
     """See :func:`di_kernels.ops.attention.gathered_attention`."""
-    return _attend(q, keys[index.long().clamp(min=0)], index >= 0, sink, scale)
+    present = index >= 0
+    with_absent = functional.pad(keys, (0, 0, 0, 1))  # one zero row more, which absent columns read
+    row = torch.where(present, index, len(keys)).long()
+    return _attend(q, lambda columns: with_absent[row[:, columns]], present, sink, scale)
 
 
 def _window(window: WindowKeys, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -53,18 +60,22 @@ def _entries(entries: EntryKeys, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return decode_records(entries.pages[block, number % per_block], entries.entry, dtype), present
 
 
-def _attend(q: Tensor, keys: Tensor, present: Tensor, sink: Tensor, scale: float) -> Tensor:
-    """Softmax over ``keys [rows, n, dim]`` where ``present [rows, n]``, with the sink, in pieces of 64."""
-    # An absent record may decode to NaN, which a zero probability would not silence.
-    keys = torch.where(present[..., None], keys, torch.zeros((), dtype=keys.dtype))
+def _attend(
+    q: Tensor, keys: Callable[[slice], Tensor], present: Tensor, sink: Tensor, scale: float
+) -> Tensor:
+    """Softmax over the keys ``[rows, columns, dim]`` where ``present [rows, n]``, with the sink, in pieces of 64.
 
+    Absent keys are zeros. Columns behind the last one that any row has change nothing and are not looked at.
+    """
     rows, heads, dim = q.shape
     wide = accumulator(q)
     maximum = torch.full((rows, heads), -torch.inf)
     denominator = torch.zeros(rows, heads)
     output = torch.zeros(rows, heads, dim)
-    for start in range(0, keys.shape[1], PIECE):
-        piece, there = keys[:, start : start + PIECE], present[:, None, start : start + PIECE]
+    used = present.any(dim=0).nonzero()
+    for start in range(0, int(used.max()) + 1 if used.numel() else 0, PIECE):
+        columns = slice(start, start + PIECE)
+        piece, there = keys(columns), present[:, None, columns]
         logits = torch.einsum("rhd,rnd->rhn", q.to(wide), piece.to(wide)).to(torch.float32) * scale
         logits = torch.where(there, logits, -torch.inf)
         grown = torch.maximum(maximum, logits.amax(dim=2))
