@@ -8,11 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from di_model.config import ModelConfig
+from di_model.rope import RopeTables
 
 from examples.nano.batches import DICTIONARY, KINDS, RECALL, RECALL_FAR, TEXT, WEIGHTS, draw_batch
+from examples.nano.config import nano_config
 from examples.nano.corpus import Corpus, Document, Entry
 from examples.nano.curriculum import STAGES, Stage
-from examples.nano.pieces import Pieces
+from examples.nano.parameters import initial_parameters
+from examples.nano.pieces import Pieces, rms_norm, rotate
 from examples.nano.tasks import Vocabulary
 from examples.nano.texts import TrainingData
 from examples.nano.tokenizer import train_tokenizer
@@ -112,3 +116,23 @@ def test_learning_rate_warms_up_and_falls(data: TrainingData) -> None:
         trainer.progress.step = step
         rates.append(trainer.learning_rate())
     assert rates == pytest.approx([2e-3 / 50, 2e-3, 2e-3, 1.1e-3, 2e-4])
+
+
+def test_two_heads_begin_by_looking_one_and_two_tokens_back(data: TrainingData) -> None:
+    config = ModelConfig.from_dict(nano_config(data.tokenizer, quantized=False))
+    parameters = initial_parameters(config, seed=3)
+    text, prefix = config.text, "layers.0.attn"
+    ids = torch.randint(3, text.vocab_size, (64,), generator=torch.Generator().manual_seed(0))
+    table = RopeTables.build(config, len(ids)).plain
+    with torch.no_grad():
+        x = rms_norm(parameters["embed.weight"][ids], torch.ones(text.hidden_size), text.rms_norm_eps)
+        latent = x @ parameters[f"{prefix}.wq_a.weight"].T
+        q = rms_norm(latent, parameters[f"{prefix}.q_norm.weight"], text.rms_norm_eps)
+        q = (q @ parameters[f"{prefix}.wq_b.weight"].T).view(1, len(ids), text.num_attention_heads, -1)
+        k = rms_norm(x @ parameters[f"{prefix}.wkv.weight"].T, torch.ones(text.head_dim), text.rms_norm_eps)
+        q, k = rotate(q, table, False)[0], rotate(k[None, :, None], table, False)[0, :, 0]
+    logits = torch.einsum("rhd,nd->hrn", q, k) * text.head_dim**-0.5
+    logits += torch.full((64, 64), -torch.inf).triu(1)
+    for head in range(2):
+        back = logits[head].softmax(dim=1).diagonal(-(head + 1))
+        assert back[head:].mean() > 0.8
