@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 import torch
 from di_cache import CacheLayout, CachePool
@@ -110,6 +111,12 @@ class CachedRunner:
     def forward(self, ids: Tensor, recorder: Recorder = ignore) -> ForwardResult:
         """See :meth:`di_model.golden.Runner.forward`."""
         return self._prefill(CachedSequence(self.model, len(ids)), ids, recorder)
+
+    def cut_logits(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
+        """See :meth:`di_model.golden.Runner.cut_logits`. Token by token, a cut prompt takes the steps of the whole."""
+        if self.chunk == 1:
+            return self.forward(ids).logits[[length - 1 for length in lengths]]
+        return torch.stack([self.forward(ids[:length]).logits[-1] for length in lengths])
 
     def decode(self, prompt: Tensor, continuation: Tensor, draft_length: int) -> DecodeResult:
         """See :meth:`di_model.golden.Runner.decode`: the prompt in chunks, then one token a step."""

@@ -172,7 +172,7 @@ class GoldenVerification:
             if kind is GoldenKind.LOGITS:
                 # In float32 numerics the form that weights are stored in changes nothing.
                 for subject, runner in self._runners(preset.unquantized(Numerics.FLOAT32), (None,)):
-                    yield from _verdicts(f"{subject}, unquantized", check(path, runner))
+                    yield from _verdicts(f"{subject}, unquantized", check_logits(path, runner, cuts=False))
 
     def _runners(self, model: _Loaded, chunks: tuple[int | None, ...]) -> Iterator[tuple[str, _AnyRunner]]:
         yield "reference", ReferenceRunner(model.reference)

@@ -20,8 +20,8 @@ LOWPREC_RMS = 0.35
 
 
 @never_silent
-def check_logits(path: str | Path, runner: Runner) -> Iterator[CaseResult]:
-    """Cases of ``{preset}_fp32_logits.npz``; ``runner`` in float32 numerics."""
+def check_logits(path: str | Path, runner: Runner, *, cuts: bool = True) -> Iterator[CaseResult]:
+    """Cases of ``{preset}_fp32_logits.npz``; ``runner`` in float32 numerics. Without ``cuts``, whole prompts only."""
     file = GoldenFile(path)
     for prompt in file.cases("ids"):
         ids, trace = file[f"{prompt}.ids"], Trace()
@@ -35,12 +35,12 @@ def check_logits(path: str | Path, runner: Runner) -> Iterator[CaseResult]:
             yield file.within(f"{prompt} draft features", output.features[-1], last, TOLERANCE)
         if f"{prompt}.candidates" in file:
             yield _candidates(file, prompt, runner, trace, rows)
-        if f"{prompt}.prefill_lengths" in file:
+        if cuts and f"{prompt}.prefill_lengths" in file:
             lengths = file[f"{prompt}.prefill_lengths"].tolist()
-            logits = torch.stack([runner.forward(ids[:length]).logits[-1] for length in lengths])
+            logits = runner.cut_logits(ids, lengths)
             expected = file[f"{prompt}.prefill_last_logits"]
             yield file.within(f"{prompt} cut to {len(lengths)} lengths", logits, expected, TOLERANCE)
-    yield from file.leftovers()
+    yield from file.leftovers(*(() if cuts else ("prefill_lengths", "prefill_last_logits")))
 
 
 def _rows(file: GoldenFile, prefixes: tuple[str, ...], length: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -73,6 +73,9 @@ class Runner(Protocol):
     def forward(self, ids: Tensor, recorder: Recorder = ignore) -> ForwardResult:
         """Run a prompt, int32 ``[T]``, from the start, however it is cut into steps."""
 
+    def cut_logits(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Logits float32 ``[lengths, V]`` of the last position of a prompt cut to each length."""
+
     def decode(self, prompt: Tensor, continuation: Tensor, draft_length: int) -> DecodeResult:
         """Run a prompt, then feed ``continuation`` and draft ``draft_length`` tokens behind each but the first.
 
@@ -111,6 +114,10 @@ class ReferenceRunner:
         """See :meth:`Runner.forward`."""
         output = self.model.forward(ids, recorder)
         return ForwardResult(output.logits, output.features)
+
+    def cut_logits(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
+        """See :meth:`Runner.cut_logits`."""
+        return torch.stack([self.forward(ids[:length]).logits[-1] for length in lengths])
 
     @torch.no_grad()
     def decode(self, prompt: Tensor, continuation: Tensor, draft_length: int) -> DecodeResult:
