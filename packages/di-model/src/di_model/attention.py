@@ -13,6 +13,7 @@ from di_model.compressor import Compressor, IndexKeys
 from di_model.config import ModelConfig
 from di_model.indexer import Indexer
 from di_model.numerics import Numerics
+from di_model.parts import EntrySelection, RecentEntries
 from di_model.projection import project
 from di_model.rope import RopeTables
 from di_model.step import Step
@@ -30,17 +31,24 @@ class Attention:
         weights: AttentionWeights,
         rope: RopeTables,
         numerics: Numerics,
+        selection: EntrySelection = EntrySelection.INDEXER,
     ) -> None:
         self.text, self.role, self.weights, self.numerics = config.text, role, weights, numerics
+        self.sees_entries = selection is not EntrySelection.NONE
         self.rope_table = rope.for_layer(role)
         self.scale = self.text.head_dim**-0.5
-        self.compressor = self.index_keys = self.indexer = None
+        self.compressor = self.index_keys = None
+        self.indexer: Indexer | RecentEntries | None = None
         if weights.compressor is not None:
             self.compressor = Compressor(config, role, weights.compressor, self.rope_table)
         if weights.indexer is not None and role.is_index_k_source:
             self.index_keys = IndexKeys(config, role, weights.indexer, self.rope_table)
         if weights.indexer is not None and role.is_index_source:
-            self.indexer = Indexer(config, role, weights.indexer, self.rope_table, numerics)
+            self.indexer = (
+                RecentEntries(role.ratio, self.text.index_topk)
+                if selection is EntrySelection.RECENT
+                else Indexer(config, role, weights.indexer, self.rope_table, numerics)
+            )
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         """Attend with rows ``x [rows, hidden]`` (already normalised) and store their keys: ``[rows, hidden]``."""
@@ -92,7 +100,7 @@ class Attention:
 
     def _entries(self, x: Tensor, q_latent: Tensor, step: Step) -> EntryKeys | None:
         """Write what this layer owns of the compressed caches, select, and say which entries to attend to."""
-        if self.role.kv_source is None:
+        if self.role.kv_source is None or not self.sees_entries:
             return None
         if self.compressor is not None:
             step.latent = self.compressor(x, step)

@@ -12,6 +12,7 @@ from di_model.config import ModelConfig
 from di_model.engram import Engram
 from di_model.moe import MixtureOfExperts
 from di_model.numerics import Numerics
+from di_model.parts import EntrySelection
 from di_model.rope import RopeTables
 from di_model.step import Step
 from di_model.topology import LayerRole
@@ -31,10 +32,11 @@ class DecoderLayer:
         *,
         top_k: int,
         engram: Engram | None = None,
+        selection: EntrySelection = EntrySelection.INDEXER,
     ) -> None:
         text = config.text
         self.role, self.weights, self.engram = role, weights, engram
-        self.attention = Attention(config, role, weights.attn, rope, numerics)
+        self.attention = Attention(config, role, weights.attn, rope, numerics, selection)
         self.experts = MixtureOfExperts(config, role, weights.moe, top_k, numerics)
         self.eps = text.rms_norm_eps
         self.constants = HyperConstants(text.rms_norm_eps, text.hc_eps, text.hc_sinkhorn_iters)

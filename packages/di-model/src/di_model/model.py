@@ -19,6 +19,7 @@ from di_model.draft import DraftModel
 from di_model.engram import Engram
 from di_model.engram_tables import EngramData
 from di_model.numerics import Numerics
+from di_model.parts import ALL_PARTS, Parts
 from di_model.rope import RopeTables
 from di_model.step import Observer, Step
 from di_model.topology import LayerRole
@@ -47,6 +48,7 @@ class Model:
         engram: derived hash tables, or None when the configuration has no Engram layers.
         numerics: release or float32.
         max_positions: exclusive bound of positions (context length plus drafts).
+        parts: what is at work; anything but all of it is for measuring what a part carries.
     """
 
     def __init__(
@@ -56,9 +58,10 @@ class Model:
         engram: EngramData | None,
         numerics: Numerics,
         max_positions: int,
+        parts: Parts = ALL_PARTS,
     ) -> None:
         self.config, self.weights, self.numerics = config, weights, numerics
-        self.max_positions = max_positions
+        self.max_positions, self.parts = max_positions, parts
         rope = RopeTables.build(config, max_positions)
         self.layers = tuple(
             self._layer(role, layer, engram, rope)
@@ -89,11 +92,20 @@ class Model:
         self, role: LayerRole, weights: LayerWeights, engram: EngramData | None, rope: RopeTables
     ) -> DecoderLayer:
         memory = None
-        if weights.engram is not None:
+        if weights.engram is not None and self.parts.engram:
             if engram is None:
                 raise ValueError(
                     f"engram is None; layer {role.index} needs the derived hash tables (derive_engram)"
                 )
             memory = Engram(self.config, role.index, weights.engram, engram)
         top_k = self.config.text.num_experts_per_tok
-        return DecoderLayer(self.config, role, weights, rope, self.numerics, top_k=top_k, engram=memory)
+        return DecoderLayer(
+            self.config,
+            role,
+            weights,
+            rope,
+            self.numerics,
+            top_k=top_k,
+            engram=memory,
+            selection=self.parts.selection,
+        )
