@@ -15,6 +15,7 @@ from di_model.numerics import Numerics
 from di_scheduler import StepPolicy
 
 from di_engine.errors import EngineConfigError
+from di_engine.models import resolve_model
 
 _MAX_INT = 2**31 - 1
 _MAX_BYTES = 2**63 - 1
@@ -27,7 +28,8 @@ _E = TypeVar("_E", bound=enum.Enum)
 class EngineConfig:
     """Everything an engine is started with.
 
-    model: checkpoint directory in the released Hugging Face layout.
+    model: checkpoint directory in the released Hugging Face layout, or the name of a model that the package ships
+        ("nano"; see :mod:`di_engine.models`).
     tokenizer: ``tokenizer.json`` or the directory that holds it; None: the model directory.
     numerics: ``RELEASE`` (the arithmetic of the released code) or ``FLOAT32`` (for verification).
     max_model_len: most tokens of one sequence, prompt and output. None: the smallest of the model's
@@ -94,7 +96,7 @@ class EngineConfig:
         text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
         if not isinstance(text, str) or not text:
             raise EngineConfigError(name, value, "a path")
-        object.__setattr__(self, name, Path(text))
+        object.__setattr__(self, name, resolve_model(value) if name == "model" else Path(text))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> EngineConfig:

@@ -34,7 +34,7 @@ class LLM:
         """Load a checkpoint directory.
 
         Args:
-            model: the directory.
+            model: the directory, or the name of a model that the package ships ("nano").
             loaded: a model to serve instead of the one in ``model``.
             config: fields of :class:`~di_engine.EngineConfig`, enumerations by value (``numerics="float32"``).
 

@@ -13,7 +13,7 @@ from di_model.compressor import Compressor, IndexKeys
 from di_model.config import ModelConfig
 from di_model.indexer import Indexer
 from di_model.numerics import Numerics
-from di_model.parts import EntrySelection, RecentEntries
+from di_model.parts import EntrySelection, RecentEntries, Selector
 from di_model.projection import project
 from di_model.rope import RopeTables
 from di_model.step import Step
@@ -38,7 +38,7 @@ class Attention:
         self.rope_table = rope.for_layer(role)
         self.scale = self.text.head_dim**-0.5
         self.compressor = self.index_keys = None
-        self.indexer: Indexer | RecentEntries | None = None
+        self.indexer: Selector | None = None
         if weights.compressor is not None:
             self.compressor = Compressor(config, role, weights.compressor, self.rope_table)
         if weights.indexer is not None and role.is_index_k_source:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -37,6 +38,13 @@ class Parts:
 
 ALL_PARTS = Parts()
 """The model as it was released."""
+
+
+class Selector(Protocol):
+    """What puts the entries that rows attend to into a step; :class:`di_model.indexer.Indexer` is one."""
+
+    def __call__(self, x: Tensor, q_latent: Tensor, step: Step) -> None:
+        """Select for rows ``x [rows, hidden]`` with query latents ``q_latent [rows, q_lora_rank]``."""
 
 
 class RecentEntries:

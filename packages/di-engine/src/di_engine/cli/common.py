@@ -71,16 +71,20 @@ def _is_setting(error: ValueError) -> bool:
     return isinstance(error, EngineConfigError | CacheConfigError)
 
 
-def existing_model(path: str | Path) -> Path:
-    """The path, if anything is there.
+def existing_model(text: str) -> Path:
+    """The directory of a shipped model's name, else the path itself, if anything is there.
 
     Raises:
         CommandError: nothing is; a name such as ``org/name`` on a model hub gets the way to a directory.
     """
-    text = os.fspath(path)
-    if os.path.exists(text):
-        return Path(text)
-    message = f"no model at {text}: a model is a checkpoint directory here"
+    from di_engine.models import resolve_model, shipped_models
+
+    with user_errors(EXIT_USAGE):
+        path = resolve_model(text)
+    if os.path.exists(path):
+        return path
+    shipped = "".join(f" or {name!r}, which is shipped" for name in shipped_models())
+    message = f"no model at {text}: a model is a checkpoint directory here{shipped}"
     if HUB_NAME.fullmatch(text):
         message += (
             f"; to use one of a hub, download it first: hf download {text} --local-dir {Path(text).name}"

@@ -48,7 +48,10 @@ def _option(
 # show them without waiting for torch.
 def command(
     context: typer.Context,
-    model: Annotated[str | None, typer.Argument(help="Checkpoint directory.", show_default=False)] = None,
+    model: Annotated[
+        str | None,
+        typer.Argument(help="Checkpoint directory, or the name of a shipped model.", show_default=False),
+    ] = None,
     model_option: Annotated[str | None, _option("The same as MODEL.", "--model")] = None,
     prompt: Annotated[list[str] | None, _option("A prompt; may be repeated.", metavar="TEXT")] = None,
     prompt_file: Annotated[
@@ -202,7 +205,7 @@ def command(
     # All options are read through the context, so that each is named once: in the signature.
     from di_engine import EngineConfig
 
-    directory = str(existing_model(_one_model(model, model_option)))
+    directory = existing_model(_one_model(model, model_option))
     if not as_json:
         _check_text_shows(context.params)
     sampling = _sampling_options(context.params)
@@ -211,7 +214,7 @@ def command(
     with user_errors(EXIT_USAGE):
         EngineConfig.from_dict({"model": directory, **engine_options})
     lines = _read_prompts(prompt, prompt_file, sampling)
-    note = note_of(Path(directory))
+    note = note_of(directory)
     if note is not None and not quiet:
         write_error(f"note: {note}\n")
     if all(line.error is not None for line in lines):  # not worth a load
@@ -326,7 +329,7 @@ def _read_stdin() -> str:
             raise CommandError(f"standard input: {error}", EXIT_USAGE) from error
 
 
-def _open(directory: str, options: dict[str, Any]) -> LLM:
+def _open(directory: Path, options: dict[str, Any]) -> LLM:
     from di_engine import LLM
 
     with user_errors():

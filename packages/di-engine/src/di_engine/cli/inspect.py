@@ -56,7 +56,9 @@ DIMENSIONS = (
 
 
 def command(
-    path: Annotated[Path, typer.Argument(help="Checkpoint directory, or a config.json.")],
+    path: Annotated[
+        str, typer.Argument(help="Checkpoint directory, a config.json, or the name of a shipped model.")
+    ],
     tensors: Annotated[
         Path | None,
         typer.Option(

@@ -82,7 +82,7 @@ def _show(item: Verdict | Finding, as_json: bool) -> None:
 
 @app.command("equality")
 def equality(
-    checkpoint: Annotated[Path, typer.Option(help="Checkpoint directory.")],
+    checkpoint: Annotated[str, typer.Option(help="Checkpoint directory, or the name of a shipped model.")],
     cases: Annotated[int, typer.Option(min=1, help="How many random schedules.")] = 300,
     seed: Annotated[int, typer.Option(help="Of requests and schedules.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,

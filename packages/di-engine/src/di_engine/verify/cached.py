@@ -13,8 +13,8 @@ from di_model.cache_spec import cache_spec
 from di_model.config import ModelConfig
 from di_model.decoder import DecoderLayer
 from di_model.golden import DecodeResult, ForwardResult, LayerInputs
-from di_model.indexer import Indexer
 from di_model.model import Model, StepOutput
+from di_model.parts import Selector
 from di_model.reference import DraftOutput
 from di_model.step import Step
 from di_model.trace import Recorder, Trace, ignore
@@ -151,10 +151,10 @@ class CachedRunner:
         return ForwardResult(logits, torch.cat(features) if features else None)
 
 
-class _GivenSelection(Indexer):
+class _GivenSelection:
     """An indexer that does its work and then has attention read a given selection instead of its own."""
 
-    def __init__(self, indexer: Indexer, selected: Tensor) -> None:
+    def __init__(self, indexer: Selector, selected: Tensor) -> None:
         self._indexer, self._selected = indexer, selected
 
     def __call__(self, x: Tensor, q_latent: Tensor, step: Step) -> None:
