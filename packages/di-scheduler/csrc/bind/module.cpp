@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "bind/speculation.hpp"
 #include "scheduler/block_pool.hpp"
 #include "scheduler/errors.hpp"
 #include "scheduler/scheduler.hpp"
@@ -259,4 +260,5 @@ NB_MODULE(_native, m) {
   nb::register_exception_translator(di::scheduler::translate);
   di::scheduler::bind_block_pool(m);
   di::scheduler::bind_scheduler(m);
+  di::scheduler::bind_speculation(m);
 }
