@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
-#include <functional>
 #include <string>
+
+#include "scheduler/rate_sort.hpp"
 
 namespace di::scheduler {
 namespace {
@@ -76,7 +77,8 @@ std::int32_t choose_draft_total(const StepCost& cost, std::int32_t base_rows, st
   check_rates(rates);
   if (rates.empty() || max_drafts == 0) return 0;
   const StepCost::Piece* piece = cost.find(base_rows);
-  std::sort(rates.begin(), rates.end(), std::greater<>());
+  for (float& rate : rates) rate += 0.0f;  // -0 becomes 0, which is the same rate with ordered bits
+  sort_descending(rates);
   const double sampler = cost.sampler_milliseconds(num_seqs);
   const auto throughput = [&](double expected, std::int32_t rows) {
     while (rows > piece->last) ++piece;

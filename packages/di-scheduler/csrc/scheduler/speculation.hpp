@@ -28,7 +28,7 @@ void accumulate_rates(std::span<const float> confidences, std::span<float> rates
 
 // The number m of drafts, from 0 to max_drafts, with the most expected tokens per millisecond,
 //   (num_seqs + sum of the m largest rates) / cost.milliseconds(base_rows + m, num_seqs);
-// among equals the smallest (scheduler spec, 12.3). O(D log D) for D rates.
+// among equals the smallest (scheduler spec, 12.3). At most O(D log D) for D rates.
 //
 // base_rows: rows that the step has without drafts; num_seqs: decode sequences, each of which yields one
 // token for sure; rates: of all drafts, in any order, from one round before the drafts. Counts that make a
