@@ -17,7 +17,7 @@ MUTATIONS = [
         file=_FILE,
         before="            kept = np.stack((k, np.where(prefill, np.clip(cut, rows[1], k - 1), rows[1])))",
         after="            kept = np.stack((k, np.where(prefill, np.clip(cut, rows[1], k), rows[1])))",
-        test="tests/test_flops.py::test_closed_forms_equal_brute_force",
+        test="tests/test_flops.py::test_truncated_chunks",
     ),
     Mutation(
         property=43,

@@ -215,6 +215,21 @@ def test_closed_forms_equal_brute_force(shape: ModelShape, batch: list[Piece]) -
     assert found.total.tolist() == [brute.total() for brute in one_by_one]
 
 
+@pytest.mark.parametrize(
+    ("rows", "context", "known", "kept"),
+    [(256, 256, 300, 96), (44, 300, 300, 44), (512, 512, 1000, 1), (488, 1000, 1000, 140)],
+)
+@pytest.mark.parametrize("mode", PrefillTruncation)
+def test_truncated_chunks(mode: PrefillTruncation, rows: int, context: int, known: int, kept: int) -> None:
+    """The chunks of the attention spec, 12.4: 140 tokens kept of prompts of 300 and 1000."""
+    keep = 0 if mode is PrefillTruncation.OFF else 140
+    shape = dataclasses.replace(SMALL, window=128, truncation=mode, keep_tokens=keep)
+    piece = Piece(rows, context, True, known, 0)
+    brute = BruteForce(shape, piece)
+    assert len(brute.consumer_rows()) == (kept if mode is PrefillTruncation.COMPACT else rows)
+    assert estimate(shape, [piece]).total.tolist() == [brute.total()]
+
+
 @given(piece=pieces(), shape=shapes(), cuts=st.lists(st.integers(1, 29), max_size=4, unique=True))
 def test_pair_terms_add_up_over_chunks(piece: Piece, shape: ModelShape, cuts: list[int]) -> None:
     shape = dataclasses.replace(shape, truncation=PrefillTruncation.OFF, keep_tokens=0)
