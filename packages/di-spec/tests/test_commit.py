@@ -198,7 +198,16 @@ def test_without_text() -> None:
 
 def test_reasons_carry_the_words_of_the_completion_interface() -> None:
     labels = {reason: reason.label for reason in FinishReason}
-    assert labels == {0: None, 1: "stop", 2: "stop", 3: "stop", 4: "length", 5: "abort", 6: "error"}
+    assert labels == {
+        0: None,
+        1: "stop",
+        2: "stop",
+        3: "stop",
+        4: "length",
+        5: "abort",
+        6: "error",
+        7: "deadline",
+    }
 
 
 @given(

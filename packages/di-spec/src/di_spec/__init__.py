@@ -10,22 +10,28 @@ from di_spec.commit import (
     Usage,
 )
 from di_spec.detokenizer import IncrementalDetokenizer, TokenBytes, UnsupportedTokenizerError
+from di_spec.drafting import DraftContext, Drafter, Proposal
 from di_spec.logprobs import NonFiniteLogitsError, TokenLogprobs, prompt_logprobs, token_logprobs
 from di_spec.params import InvalidParameterError, SamplingParams, child_seed
 from di_spec.sampler import Sampler, SamplerOutput, SamplerStats
 from di_spec.state import SamplingState
 from di_spec.stops import StopMatcher
+from di_spec.verify import SampledTokens, verify_coupled
 
 __all__ = [
     "Alternative",
+    "DraftContext",
+    "Drafter",
     "FinishReason",
     "IncrementalDetokenizer",
     "InvalidParameterError",
     "LogprobEntry",
     "NonFiniteLogitsError",
+    "Proposal",
     "RequestClosedError",
     "RequestDelta",
     "RequestOutputState",
+    "SampledTokens",
     "Sampler",
     "SamplerOutput",
     "SamplerStats",
@@ -39,5 +45,6 @@ __all__ = [
     "child_seed",
     "prompt_logprobs",
     "token_logprobs",
+    "verify_coupled",
 ]
 __version__ = "0.1.0"

@@ -27,10 +27,12 @@ class FinishReason(enum.IntEnum):
     LENGTH = 4
     ABORT = 5
     ERROR = 6
+    DEADLINE = 7
+    """Its time was over."""
 
     @property
     def label(self) -> str | None:
-        """The word of the completion interface: stop, length, abort or error; None while running."""
+        """The word of the completion interface: stop, length, abort, error or deadline; None while running."""
         return _LABELS[self]
 
 
@@ -42,6 +44,7 @@ _LABELS = {
     FinishReason.LENGTH: "length",
     FinishReason.ABORT: "abort",
     FinishReason.ERROR: "error",
+    FinishReason.DEADLINE: "deadline",
 }
 
 
@@ -196,7 +199,7 @@ class RequestOutputState:
         return self._close_step(pieces, kept_ids, entries, finish)
 
     def close(self, reason: FinishReason, error: str | None = None) -> RequestDelta:
-        """End the request from outside (ABORT, ERROR), without further tokens; text held back is let go.
+        """End the request from outside (ABORT, ERROR, DEADLINE), without further tokens; text held back is let go.
 
         Raises RequestClosedError when it has ended already, and ValueError for NONE.
         """

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import secrets
-from collections import Counter
-from collections.abc import Sequence
+from collections import ChainMap, Counter
+from collections.abc import MutableMapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,30 +25,40 @@ class TokenCounts:
 
     def __init__(self, prompt_ids: Sequence[int]) -> None:
         distinct = list(dict.fromkeys(int(token) for token in prompt_ids))
-        self._index = {token: index for index, token in enumerate(distinct)}
+        self._index: MutableMapping[int, int] = {token: index for index, token in enumerate(distinct)}
+        self._size = len(distinct)
         self._ids = np.array(distinct, dtype=np.int64)
         self._counts = np.zeros(len(distinct), dtype=np.int32)
 
     @property
     def ids(self) -> NDArray[np.int64]:
         """Distinct token ids, int64 ``[entries]``, in order of first appearance."""
-        return self._ids[: len(self._index)]
+        return self._ids[: self._size]
 
     @property
     def counts(self) -> NDArray[np.int32]:
         """Occurrences in the output, int32 ``[entries]``."""
-        return self._counts[: len(self._index)]
+        return self._counts[: self._size]
+
+    def ahead(self, token_ids: Sequence[int]) -> TokenCounts:
+        """These counts with more output tokens, apart from them; good until tokens are added here."""
+        other = TokenCounts(())
+        other._index, other._size = ChainMap({}, self._index), self._size  # the prompt's index is not copied
+        other._ids, other._counts = self.ids.copy(), self.counts.copy()
+        other.add(token_ids)
+        return other
 
     def add(self, token_ids: Sequence[int]) -> None:
         """Count more output tokens."""
         for token, count in Counter(token_ids).items():
-            index = self._index.setdefault(token, len(self._index))
+            index = self._index.setdefault(token, self._size)
             if index == len(self._ids):
                 growth = max(_FIRST_GROWTH, index)
                 self._ids = np.concatenate([self._ids, np.zeros(growth, dtype=np.int64)])
                 self._counts = np.concatenate([self._counts, np.zeros(growth, dtype=np.int32)])
             self._ids[index] = token
             self._counts[index] += count
+            self._size = max(self._size, index + 1)
 
 
 class SamplingState:
@@ -98,6 +109,14 @@ class SamplingState:
         self.num_output_tokens += len(token_ids)
         if self.counts is not None:
             self.counts.add(token_ids)
+
+    def ahead(self, token_ids: Sequence[int]) -> SamplingState:
+        """This state as if ``token_ids`` were committed, apart from it; good until it records something itself."""
+        other = copy.copy(self)
+        other.num_output_tokens += len(token_ids)
+        if self.counts is not None:
+            other.counts = self.counts.ahead(token_ids)
+        return other
 
     @property
     def forced_token(self) -> int | None:
