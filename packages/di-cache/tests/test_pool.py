@@ -151,3 +151,12 @@ def test_pools_need_more_than_the_null_unit(
 ) -> None:
     with pytest.raises(CacheConfigError, match=f"{field} is 1; allowed: 2 or more"):
         CachePool(CacheLayout.from_spec(small_spec), blocks, slots)
+
+
+def test_copies_follow_each_other(released: CacheLayout) -> None:
+    pool = CachePool(released, num_blocks=5, num_slots=5)
+    for rows, copy in ((pool.blocks, pool.copy_blocks), (pool.slots, pool.copy_slots)):
+        for row in range(5):
+            rows[row] = row
+        copy([(1, 2), (2, 4)])
+        assert [row.unique().tolist() for row in rows] == [[0], [1], [1], [3], [1]]

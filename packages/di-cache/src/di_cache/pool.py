@@ -6,6 +6,7 @@ another sees through the pool, and nothing is copied. Views are made once, when 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -128,6 +129,16 @@ class CachePool:
         """
         self.index_values(layer)
         return self._layer(layer).index_scales
+
+    def copy_blocks(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Copy blocks (from, to), one pair after another: what one wrote, a later one may read."""
+        for source, target in pairs:
+            self.blocks[target].copy_(self.blocks[source])
+
+    def copy_slots(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Copy slots (from, to), one pair after another."""
+        for source, target in pairs:
+            self.slots[target].copy_(self.slots[source])
 
     def poison_blocks(self, blocks: Tensor) -> None:
         """Overwrite blocks (int64 [n]) with NaN, so that a test sees reads of freed blocks."""
