@@ -11,6 +11,7 @@ from di_model.checkpoint import load_checkpoint
 from di_model.config import ModelConfig
 from di_model.engram_tables import derive_engram
 from di_model.model import Model, StepOutput
+from di_model.parts import ALL_PARTS, Parts
 from di_model.tokenizer import Tokenizer
 from torch import Tensor
 
@@ -38,8 +39,12 @@ class LoadedModel:
     capacity: Capacity
 
 
-def load_model(config: EngineConfig) -> LoadedModel:
+def load_model(config: EngineConfig, *, parts: Parts = ALL_PARTS) -> LoadedModel:
     """Open the checkpoint directory of ``config``. Sizes are settled first: a bad setting never costs a load.
+
+    Args:
+        config: settings of the engine to be.
+        parts: of the model that are at work; all, unless it is measured what one carries.
 
     Raises:
         FileNotFoundError: no directory, no ``config.json`` or no ``tokenizer.json``.
@@ -57,5 +62,5 @@ def load_model(config: EngineConfig) -> LoadedModel:
     checkpoint = load_checkpoint(config.model, config=model_config, draft=config.load_draft)
     # Rows of a speculative block lie behind the last token of a full sequence.
     positions = capacity.max_model_len + config.max_draft_tokens
-    model = Model(model_config, checkpoint.weights, engram, config.numerics, positions)
+    model = Model(model_config, checkpoint.weights, engram, config.numerics, positions, parts)
     return LoadedModel(model_config, tokenizer, model, capacity)

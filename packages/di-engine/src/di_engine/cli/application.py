@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from di_engine.cli import demo, doctor, generate, inspect, verify
+from di_engine.cli import eval as evaluation
 from di_engine.cli.common import EXIT_FAILURE, EXIT_USAGE, CommandError, os_error_text, printable
 from di_engine.cli.interruption import EXIT_INTERRUPTED
 from di_engine.cli.streams import write_error
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 app.command("generate", epilog=generate.EXAMPLE)(generate.command)
 app.command("inspect", short_help="Show what a checkpoint amounts to.")(inspect.command)
+app.command("eval", short_help="Score a checkpoint, and what each of its parts carries.")(evaluation.command)
 app.command("doctor", short_help="Say what this machine can run.")(doctor.command)
 app.command("demo-checkpoint", short_help="Write a small random checkpoint.")(demo.command)
 app.add_typer(verify.app, name="verify")
