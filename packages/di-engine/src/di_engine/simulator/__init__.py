@@ -1,8 +1,14 @@
 """Discrete-event simulation: the real scheduler in virtual time, with a device that only costs time."""
 
-from di_engine.simulator.balance import Balancer, BalanceMode, LoadSnapshot
+from di_engine.simulator.balance import BalanceMode, Balancer, LoadSnapshot
 from di_engine.simulator.curve import StepCurve, read_curve
-from di_engine.simulator.errors import NoRankError, SimulationConfigError, StuckError, TraceError
+from di_engine.simulator.errors import (
+    NoRankError,
+    PlotUnavailableError,
+    SimulationConfigError,
+    StuckError,
+    TraceError,
+)
 from di_engine.simulator.report import Summary, Times, summarize
 from di_engine.simulator.rules import StepRule
 from di_engine.simulator.simulation import SimulationConfig, SimulationRun, simulate
@@ -22,6 +28,7 @@ __all__ = [
     "LoadSnapshot",
     "LogNormalLengths",
     "NoRankError",
+    "PlotUnavailableError",
     "SimulationConfig",
     "SimulationConfigError",
     "SimulationRun",

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 
 from di_engine.simulator.errors import NoRankError
 
+TIE_REQUESTS = 2
+"""Requests of mean size by which ranks differ and still count as equally full."""
+
 
 class BalanceMode(enum.Enum):
     """How requests are spread over ranks."""
@@ -49,19 +52,27 @@ class Balancer:
 
     Three rules keep requests from piling up on one rank while snapshots are late. What was routed and is in no snapshot
     yet stays counted: a snapshot says how many requests had reached the rank, so no clocks are compared and no local
-    increment is overwritten. Load is measured in tokens, not in requests. Ties go round: the search begins behind the
-    rank that was chosen last.
+    increment is overwritten. Load is measured in tokens, not in requests. Ties go round: among ranks about as full as
+    the emptiest, the first behind the one chosen last gets the request. A difference of ``tie_requests`` requests of
+    mean size is none: that much comes from how far the same requests have got, and from the age of snapshots.
 
     A rank takes requests from its first snapshot on, as long as the latest is not older than ``silence`` seconds.
     """
 
     def __init__(
-        self, ranks: int, mode: BalanceMode = BalanceMode.LEAST_LOADED, silence: float = math.inf
+        self,
+        ranks: int,
+        mode: BalanceMode = BalanceMode.LEAST_LOADED,
+        silence: float = math.inf,
+        tie_requests: float = TIE_REQUESTS,
     ) -> None:
+        self._tie_requests = tie_requests
         self._mode = mode
         self._silence = silence
         self._views = [_RankView() for _ in range(ranks)]
         self._next = 0
+        self._routed = 0
+        self._routed_tokens = 0
 
     def update(self, snapshot: LoadSnapshot) -> None:
         """Take in what a rank says. One that is older than what is known changes nothing."""
@@ -82,12 +93,20 @@ class Balancer:
         alive = [rank for rank in turn if now - self._views[rank].taken <= self._silence]
         if not alive:
             raise NoRankError(count)
-        chosen = alive[0] if self._mode is BalanceMode.ROUND_ROBIN else min(alive, key=self.load)
+        self._routed += 1
+        self._routed_tokens += tokens
+        chosen = alive[0] if self._mode is BalanceMode.ROUND_ROBIN else self._least_loaded(alive)
         view = self._views[chosen]
         view.pending.append(tokens)
         view.pending_tokens += tokens
         self._next = (chosen + 1) % count
         return chosen
+
+    def _least_loaded(self, turn: list[int]) -> int:
+        """The first in turn that is about as empty as any."""
+        loads = {rank: self.load(rank) for rank in turn}
+        enough = min(loads.values()) + self._tie_requests * self._routed_tokens / self._routed
+        return next(rank for rank in turn if loads[rank] <= enough)
 
     def load(self, rank: int) -> int:
         """Tokens that the rank holds, as far as is known."""

@@ -48,3 +48,14 @@ class StuckError(RuntimeError):
 
     def __str__(self) -> str:
         return f"{self.unfinished} requests are unfinished at {self.now:g} s, and no rank plans a step"
+
+
+class PlotUnavailableError(RuntimeError):
+    """A plot was asked for where matplotlib does not import."""
+
+    def __init__(self, reason: ImportError) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"plots need matplotlib, which does not import ({self.reason}); install di-engine[plot]"

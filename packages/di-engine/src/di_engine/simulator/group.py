@@ -12,8 +12,8 @@ from di_engine.simulator.rank import Rank
 from di_engine.simulator.record import Recorder
 from di_engine.simulator.rules import GroupPlanner
 
-Plans = list[StepPlan | None]
-"""One plan a rank; None where the rank computes nothing and has nothing to commit."""
+Plans = Sequence[StepPlan | None]
+"""One plan a rank; None where the rank has no rows and nothing to commit."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,6 @@ class Group:
         self.ranks = ranks
         self.counters = GroupCounters()
         self.asleep = True
-        self._schedulers = [rank.scheduler for rank in ranks]
         self._planner = planner
         self._curve = curve
         self._recorder = recorder
@@ -65,16 +64,19 @@ class Group:
             return self._begin(self._ready, now)
         plans = self._land(now)
         if plans is None:
-            plans, self._planned_at = self._planner.plan(self._schedulers, now), now
-            idle = not any(plan is not None and plan.num_rows for plan in plans)
-            if idle and not (self._planner.steps_without_rows and self._has_unfinished()):
-                self.asleep = True
-                return None
-        start = max(now, self._planned_at + self._curve.host)
+            plans, self._planned_at = self._planner.plan(now), now
+        if plans is None:
+            self.asleep = True
+            return None
+        start = self._planned_at + self._curve.host
         if start <= now:
             return self._begin(plans, now)
         self._ready = plans
         return start
+
+    def close(self) -> None:
+        """The simulation is over."""
+        self._planner.close()
 
     def _begin(self, plans: Plans, now: float) -> float:
         """Put a step on the device; the time at which it ends."""
@@ -86,7 +88,7 @@ class Group:
         else:
             self.counters.empty_steps += 1
         if self._asynchronous:
-            self._behind, self._planned_at = self._planner.plan(self._schedulers, now), now
+            self._behind, self._planned_at = self._planner.plan(now), now
         return now + seconds
 
     def _land(self, now: float) -> Plans | None:
@@ -121,6 +123,3 @@ class Group:
         if plan is None or not plan.num_rows:
             return self._curve.device_seconds(1, 1)
         return self._curve.device_seconds(plan.num_rows, int(plan.q_start.sum()) + plan.num_rows)
-
-    def _has_unfinished(self) -> bool:
-        return any(scheduler.has_unfinished() for scheduler in self._schedulers)

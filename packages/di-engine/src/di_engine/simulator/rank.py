@@ -110,7 +110,7 @@ def uniform(ids: NDArray[np.int64], positions: NDArray[np.int64], seed: int) -> 
     """
     word = _mix(np.asarray(seed, np.uint64) + ids.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
     word = _mix(word + positions.astype(np.uint64) * np.uint64(0xD1B54A32D192ED03))
-    return (word >> np.uint64(11)) * _DRAW_SCALE
+    return (word >> np.uint64(11)).astype(np.float64) * _DRAW_SCALE
 
 
 def _mix(word: NDArray[np.uint64]) -> NDArray[np.uint64]:

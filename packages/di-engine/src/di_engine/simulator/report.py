@@ -116,7 +116,8 @@ def imbalance(run: SimulationRun) -> float | None:
     total = float((held.sum(axis=1) * run.weights).sum())
     if held.shape[1] < 2 or not total:
         return None
-    return held.shape[1] * float((held.max(axis=1) * run.weights).sum()) / total
+    fullest = float((held.max(axis=1) * run.weights).sum())
+    return len(held[0]) * fullest / total
 
 
 def distribution(values: ArrayLike, weights: ArrayLike | None = None) -> Times | None:

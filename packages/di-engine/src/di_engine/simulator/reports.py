@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
 
 from di_engine.simulator.balance import Balancer, LoadSnapshot
 from di_engine.simulator.rank import Rank

@@ -1,96 +1,120 @@
-"""How the ranks that step together agree on the kind of their next step."""
+"""How the ranks that step together agree on their next step."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from di_scheduler import Scheduler, StepKind, StepPlan
+from di_scheduler import Scheduler, StepKind, StepPlan, StepPolicy
+from di_scheduler.lockstep import GroupIdle, LockstepPlanner, PlannedStep, PrefillRule, ReferenceIntervals
+from di_scheduler.voting import InProcessVote
 
-ALL_INTERVAL = 70
-"""Decode steps between the reference's attempts to prefill when every rank wants it."""
-ANY_INTERVAL = 100
-"""Decode steps between its attempts to prefill when any rank wants it."""
 USAGE_LIMIT = 0.9
 """Share of the blocks, the null block included, above which a rank of the reference does not want to prefill."""
 
 
 class StepRule(enum.Enum):
-    """Who decides whether a step is prefill or decode."""
+    """Who decides whether a homogeneous step is prefill or decode."""
 
     OWN = "own"
-    """Each rank's scheduler, by its policy."""
+    """Our rule: a scheduler's own turns; by vote where ranks are in lockstep."""
     REFERENCE = "reference"
-    """Votes every 70 and 100 decode steps (scheduler spec, 6.1)."""
+    """The reference's: attempts every 70 and 100 decode steps (scheduler spec, 6.1), with or without other ranks."""
 
 
 class GroupPlanner(Protocol):
     """Plans one step of every rank of a group."""
 
-    steps_without_rows: bool
-    """Whether the group computes steps in which no rank has a row, as long as a request is unfinished."""
+    def plan(self, now: float) -> Sequence[StepPlan] | None:
+        """One plan a rank; the step is computed even if all are empty. None: nothing to compute now."""
 
-    def plan(self, schedulers: Sequence[Scheduler], now: float) -> list[StepPlan | None]:
-        """The plan of each rank; None where a rank was not asked."""
-
-
-class OwnPlanner:
-    """Every rank plans what its policy gives."""
-
-    steps_without_rows = False
-
-    def plan(self, schedulers: Sequence[Scheduler], now: float) -> list[StepPlan | None]:
-        return [scheduler.plan(now) for scheduler in schedulers]
+    def close(self) -> None:
+        """Nothing will be planned any more."""
 
 
-class ReferencePlanner:
-    """The reference's rule for the kind of a step, on our scheduler (scheduler spec, 6.1).
+class FreePlanner:
+    """Every rank plans what its scheduler's policy gives."""
 
-    Only the rule is the reference's: admission, chunks, blocks and preemption are ours. ``d`` counts decode steps since
-    the last prefill step, empty ones too. At multiples of 100 (not 0) one rank that wants prefill is enough, at
-    multiples of 70 (and at 0) all must want it; in between, and when no rank finds anything to prefill, the group
-    decodes. A step without rows is computed all the same: it is how the reference's counter moves on.
+    def __init__(self, schedulers: Sequence[Scheduler]) -> None:
+        self._schedulers = schedulers
+
+    def plan(self, now: float) -> Sequence[StepPlan] | None:
+        plans = [scheduler.plan(now) for scheduler in self._schedulers]
+        return plans if any(plan.num_rows for plan in plans) else None
+
+    def close(self) -> None:
+        pass
+
+
+class VotingPlanner:
+    """Ranks in lockstep: one ``LockstepPlanner`` each, which wait for each other on threads.
+
+    Votes are barriers and a scheduler is used by its own rank's thread only, so the outcome does not depend on timing.
     """
 
-    steps_without_rows = True
+    def __init__(self, schedulers: Sequence[Scheduler], rule: PrefillRule | None) -> None:
+        """``rule``: what the vote decides by; None for the default of ``LockstepPlanner``."""
+        votes = InProcessVote.group(len(schedulers))
+        self._planners = [
+            LockstepPlanner(WatermarkedScheduler(one) if rule is not None else one, vote, rule=rule)
+            for one, vote in zip(schedulers, votes, strict=True)
+        ]
+        self._threads = ThreadPoolExecutor(len(schedulers)) if len(schedulers) > 1 else None
 
-    def __init__(self, all_interval: int = ALL_INTERVAL, any_interval: int = ANY_INTERVAL) -> None:
-        self._all_interval = all_interval
-        self._any_interval = any_interval
-        self.decode_steps = 0
-        """d"""
+    def plan(self, now: float) -> Sequence[StepPlan] | None:
+        for planner in self._planners:
+            planner.wake()  # time is virtual: an idle group does not sleep
 
-    def plan(self, schedulers: Sequence[Scheduler], now: float) -> list[StepPlan | None]:
-        wants = self._vote(schedulers)
-        if wants is not None:
-            plans = [
-                scheduler.plan(now, StepKind.PREFILL) if want else None
-                for scheduler, want in zip(schedulers, wants, strict=True)
-            ]
-            if any(plan is not None and plan.num_seqs for plan in plans):
-                self.decode_steps = 0
-                return plans
-        self.decode_steps += 1
-        return [scheduler.plan(now, StepKind.DECODE) for scheduler in schedulers]
+        def turn(planner: LockstepPlanner) -> StepPlan | None:
+            match planner.plan(now):
+                case PlannedStep(plan=plan):
+                    return plan
+                case GroupIdle():
+                    return None
+            raise RuntimeError("a rank left the group, which nobody asked it to")
 
-    def _vote(self, schedulers: Sequence[Scheduler]) -> list[bool] | None:
-        """Which ranks want to prefill, when the group tries to; else None."""
-        steps = self.decode_steps
-        any_point = steps != 0 and steps % self._any_interval == 0
-        if not any_point and steps % self._all_interval != 0:
-            return None
-        wants = [self._wants(scheduler) for scheduler in schedulers]
-        return wants if (any(wants) if any_point else all(wants)) else None
+        turns = (
+            map(turn, self._planners) if self._threads is None else self._threads.map(turn, self._planners)
+        )
+        plans = [plan for plan in turns if plan is not None]
+        return plans or None
 
-    @staticmethod
-    def _wants(scheduler: Scheduler) -> bool:
-        if not scheduler.wants_prefill():
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown()
+
+
+class WatermarkedScheduler:
+    """A scheduler that does not want to prefill while its pool is too full (scheduler spec, 6.1, step 3)."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def plan(self, now: float = 0.0, kind: StepKind = StepKind.ANY) -> StepPlan:
+        return self._scheduler.plan(now, kind)
+
+    def wants_prefill(self) -> bool:
+        if not self._scheduler.wants_prefill():
             return False
-        blocks = scheduler.config.num_blocks
-        return (blocks - scheduler.stats().free_blocks) / blocks <= USAGE_LIMIT
+        blocks = self._scheduler.config.num_blocks
+        return (blocks - self._scheduler.stats().free_blocks) / blocks <= USAGE_LIMIT
+
+    def has_decodes(self) -> bool:
+        return self._scheduler.has_decodes()
+
+    def has_unfinished(self) -> bool:
+        return self._scheduler.has_unfinished()
+
+    def num_open_plans(self) -> int:
+        return self._scheduler.num_open_plans()
 
 
-def make_planner(rule: StepRule) -> GroupPlanner:
-    """A planner for one group of ranks."""
-    return ReferencePlanner() if rule is StepRule.REFERENCE else OwnPlanner()
+def make_planner(schedulers: Sequence[Scheduler], rule: StepRule) -> GroupPlanner:
+    """The planner of one group of ranks, which have the same configuration."""
+    if rule is StepRule.REFERENCE:
+        return VotingPlanner(schedulers, ReferenceIntervals())
+    if schedulers[0].config.policy is StepPolicy.HOMOGENEOUS and len(schedulers) > 1:
+        return VotingPlanner(schedulers, None)
+    return FreePlanner(schedulers)

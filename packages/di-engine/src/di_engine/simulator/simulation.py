@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from di_scheduler import SchedulerConfig, SchedulerStats, StepPolicy
 from numpy.typing import NDArray
 
 from di_engine.simulator._checks import check_at_least, check_integer, check_positive
-from di_engine.simulator.balance import Balancer, BalanceMode
+from di_engine.simulator.balance import TIE_REQUESTS, BalanceMode, Balancer
 from di_engine.simulator.curve import StepCurve
 from di_engine.simulator.errors import SimulationConfigError, StuckError
 from di_engine.simulator.group import Group, GroupCounters
@@ -27,7 +27,7 @@ class SimulationConfig:
 
     scheduler: SchedulerConfig
     """Of every rank; ``max_steps_in_flight`` 2 makes scheduling asynchronous, ``max_draft_tokens`` gives drafts."""
-    curve: StepCurve = StepCurve()
+    curve: StepCurve = field(default_factory=StepCurve)
     ranks: int = 1
     """Data-parallel ranks, each with a scheduler."""
     lockstep: bool = True
@@ -40,7 +40,7 @@ class SimulationConfig:
     snapshot_delay: float = 0.0
     """Seconds until a report arrives at the balancer."""
     clairvoyant: bool = False
-    """The balancer knows every load at the moment it decides, and every output length: what no system can."""
+    """The balancer knows every load at the moment it decides: what no system does."""
     dead_ranks: frozenset[int] = frozenset()
     """Ranks that never report and never step."""
     acceptance: float = 0.7
@@ -114,7 +114,8 @@ class _Simulation:
         self._groups = [self._make_group(numbers) for numbers in members]
         self._group_of = {number: index for index, numbers in enumerate(members) for number in numbers}
         silence = config.snapshot_delay + 10 * config.snapshot_interval
-        self._balancer = Balancer(config.ranks, config.balance, silence)
+        tie_requests = 0 if config.clairvoyant else TIE_REQUESTS
+        self._balancer = Balancer(config.ranks, config.balance, silence, tie_requests)
         self._reporter = LoadReporter(
             self._ranks, self._balancer, config.snapshot_interval, config.snapshot_delay
         )
@@ -123,6 +124,18 @@ class _Simulation:
         self._refused = np.zeros(len(trace), np.bool_)
 
     def run(self) -> SimulationRun:
+        try:
+            now = self._serve()
+        finally:
+            for group in self._groups:
+                group.close()
+        unfinished = int((np.isnan(self._recorder.finished) & ~self._refused).sum())
+        if unfinished:
+            raise StuckError(unfinished, now)
+        return self._result(now)
+
+    def _serve(self) -> float:
+        """Handle events in order of time; the time of the last. At the same time, requests arrive first."""
         arrivals: list[float] = self._trace.arrival.tolist()
         arrived, now = 0, 0.0
         while self._events or arrived < len(arrivals):
@@ -135,10 +148,7 @@ class _Simulation:
                 now, group = heapq.heappop(self._events)
                 self._reporter.advance(now)
                 self._schedule(group, self._groups[group].advance(now))
-        unfinished = int((np.isnan(self._recorder.finished) & ~self._refused).sum())
-        if unfinished:
-            raise StuckError(unfinished, now)
-        return self._result(now)
+        return now
 
     def _arrive(self, request: int, now: float) -> None:
         """Give a request to a rank, and wake the rank's group if it sleeps."""
@@ -161,13 +171,10 @@ class _Simulation:
 
     def _make_group(self, numbers: list[int]) -> Group:
         config = self._config
-        return Group(
-            [self._ranks[number] for number in numbers],
-            make_planner(config.rule),
-            config.curve,
-            self._recorder,
-            config.scheduler.max_steps_in_flight > 1,
-        )
+        ranks = [self._ranks[number] for number in numbers]
+        planner = make_planner([rank.scheduler for rank in ranks], config.rule)
+        asynchronous = config.scheduler.max_steps_in_flight > 1
+        return Group(ranks, planner, config.curve, self._recorder, asynchronous)
 
     def _result(self, now: float) -> SimulationRun:
         reporter = self._reporter

