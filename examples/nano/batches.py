@@ -67,20 +67,20 @@ class _Row:
 def draw_batch(data: TrainingData, stage: Stage, window: int, seed: int, step: int) -> Batch:
     """The batch of a step; it follows from seed, stage and step alone."""
     random = Random(f"{seed}/{stage.name}/{step}")
-    rows = max(1, stage.tokens // stage.length)
-    ids = np.zeros((rows, stage.length + 1), dtype=np.int64)
-    kinds = np.zeros((rows, stage.length + 1), dtype=np.int64)
+    length = stage.length(step) + 1
+    rows = max(1, stage.tokens // stage.length(step))
+    ids = np.zeros((rows, length), dtype=np.int64)
+    kinds = np.zeros((rows, length), dtype=np.int64)
     for row in range(rows):
         # Shares are met over the batch; what does not divide is drawn.
         place = (row + random.random()) / rows
-        ids[row], kinds[row] = _draw_row(data, stage, window, random, place)
+        ids[row], kinds[row] = _draw_row(data, stage, length, window, random, place)
     return _select(ids, kinds, np.random.default_rng([seed, step]))
 
 
 def _draw_row(
-    data: TrainingData, stage: Stage, window: int, random: Random, place: float
+    data: TrainingData, stage: Stage, length: int, window: int, random: Random, place: float
 ) -> tuple[list[int] | np.ndarray, list[int] | np.ndarray]:
-    length = stage.length + 1
     if place < stage.text:
         ids = data.window(random, length).copy()
         ids[0] = BOS_ID
@@ -91,7 +91,7 @@ def _draw_row(
             kind, sample = _draw_task(data, random)
             row.add(data, sample, kind)
     else:
-        shape = RecallShape(stage.names, stage.length // 4, stage.filler, stage.link)
+        shape = RecallShape(stage.names, length // 4, stage.filler, stage.link)
         row.add(data, recall(random, data.words, shape, data.filler), RECALL, window)
     padding = max(0, length - len(row.ids))
     return row.ids[:length] + [BOS_ID] * padding, row.kinds[:length] + [-1] * padding

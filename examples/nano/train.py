@@ -60,12 +60,12 @@ class Progress:
         self.averages[name] = MEMORY * before + (1 - MEMORY) * value
 
     def finish_step(self, stages: Sequence[Stage], tokens: int, seconds: float) -> None:
-        """Count a step; go to the next stage when recall has been learnt at this one."""
+        """Count a step; go to the next stage, or behind the last one, when this one is done."""
         stage = stages[self.stage]
         self.step, self.stage_step = self.step + 1, self.stage_step + 1
         self.tokens, self.seconds = self.tokens + tokens, self.seconds + seconds
         learnt = self.averages.get("recall, all distances", 0.0) >= stage.accuracy
-        if learnt and self.stage_step >= stage.steps and self.stage + 1 < len(stages):
+        if learnt and self.stage_step >= stage.steps:
             self.stage, self.stage_step, self.averages = self.stage + 1, 0, {}
 
 
@@ -77,7 +77,6 @@ class Trainer:
         seed: of first values and of every batch.
         pieces: element-wise functions of the model, plain or compiled.
         stages: what to train on, one after another.
-        decay_from, decay_steps: the learning rate falls to a tenth over so many steps from that one on.
     """
 
     def __init__(
@@ -86,11 +85,8 @@ class Trainer:
         seed: int,
         pieces: Pieces,
         stages: Sequence[Stage] = STAGES,
-        decay_from: int | None = None,
-        decay_steps: int = 1000,
     ) -> None:
         self.data, self.seed, self.stages = data, seed, stages
-        self.decay_from, self.decay_steps = decay_from, decay_steps
         self.config = ModelConfig.from_dict(nano_config(data.tokenizer, quantized=False))
         engram = derive_engram(self.config, data.tokenizer)
         assert engram is not None  # nano has an Engram layer
@@ -125,17 +121,23 @@ class Trainer:
         self.progress.average("largest expert load", float(output.expert_load.max()))
         self.progress.finish_step(self.stages, batch.ids.numel(), time.monotonic() - begin)
 
+    @property
+    def finished(self) -> bool:
+        """Whether the last stage is done."""
+        return self.progress.stage == len(self.stages)
+
     def sampled_rows(self, stage: Stage) -> Tensor | None:
         if not stage.index:
             return None
-        generator = torch.Generator().manual_seed(self.seed + self.progress.step)
-        return torch.randperm(stage.length, generator=generator)[:INDEXED_ROWS]
+        step = self.progress.step
+        generator = torch.Generator().manual_seed(self.seed + step)
+        return torch.randperm(stage.length(step), generator=generator)[:INDEXED_ROWS]
 
     def learning_rate(self) -> float:
-        step = self.progress.step
-        rate = LEARNING_RATE * min(1.0, (step + 1) / WARM_UP_STEPS)
-        if self.decay_from is not None and step > self.decay_from:
-            rate *= max(0.1, 1 - 0.9 * (step - self.decay_from) / self.decay_steps)
+        progress = self.progress
+        rate = LEARNING_RATE * min(1.0, (progress.step + 1) / WARM_UP_STEPS)
+        if not self.finished and self.stages[progress.stage].decay:
+            rate *= 1 - 0.9 * progress.stage_step / self.stages[progress.stage].steps
         return rate
 
     @torch.no_grad()
@@ -187,7 +189,7 @@ class Trainer:
             "step": progress.step,
             "tokens": progress.tokens,
             "seconds": round(progress.seconds, 1),
-            "stage": self.stages[progress.stage].name,
+            "stage": "finished" if self.finished else self.stages[progress.stage].name,
             "learning_rate": self.learning_rate(),
             **{name: round(value, 4) for name, value in progress.averages.items()},
         }
@@ -208,11 +210,11 @@ def _optimizers(trained: Mapping[str, Tensor]) -> list[torch.optim.Optimizer]:
 def train(
     trainer: Trainer, work: Path, minutes: float, save_minutes: float, log_steps: int, stop: threading.Event
 ) -> None:
-    """Train for ``minutes`` or until ``stop``, appending to ``log.jsonl`` and saving ``checkpoint.pt`` in ``work``."""
+    """Train to the end, for ``minutes`` or until ``stop``; ``work`` gets ``log.jsonl`` and ``checkpoint.pt``."""
     end = time.monotonic() + 60 * minutes
     saved = time.monotonic()
     with (work / "log.jsonl").open("a", encoding="utf-8") as log:
-        while time.monotonic() < end and not stop.is_set():
+        while time.monotonic() < end and not stop.is_set() and not trainer.finished:
             trainer.step()
             if trainer.progress.step % log_steps == 0:
                 log.write(json.dumps(trainer.summary()) + "\n")
@@ -236,18 +238,10 @@ def main() -> None:
     parser.add_argument("--save-minutes", type=float, default=3.0)
     parser.add_argument("--log-steps", type=int, default=20)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--decay-from", type=int, help="step from which the learning rate falls")
-    parser.add_argument("--decay-steps", type=int, default=1000)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     data = load_training_data(options.root, options.work)
-    trainer = Trainer(
-        data,
-        options.seed,
-        compiled_pieces(),
-        decay_from=options.decay_from,
-        decay_steps=options.decay_steps,
-    )
+    trainer = Trainer(data, options.seed, compiled_pieces())
     if (options.work / "checkpoint.pt").is_file():
         trainer.restore(options.work / "checkpoint.pt")
     stop = threading.Event()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from examples.nano.pieces import Pieces, rms_norm, rotate
 from examples.nano.tasks import Vocabulary
 from examples.nano.texts import TrainingData
 from examples.nano.tokenizer import train_tokenizer
-from examples.nano.train import Progress, Trainer
+from examples.nano.train import Progress, Trainer, train
 
 TEXT_OF_A_NOVEL = (
     "It was a fine evening in spring, and nobody in the house had yet thought of the letter. " * 200
@@ -28,8 +30,8 @@ TEXT_OF_A_NOVEL = (
 WORDS = Vocabulary(
     names=("Anna", "Emma", "Ruth", "Saul", "David", "Jane"), values=("gold", "salt", "wood", "iron")
 )
-SHORT = (Stage("short", length=64, names=3, tokens=128),)
-STAGE = Stage("test", length=128, names=3, tokens=1024, text=0.25, tasks=0.25, filler=20)
+SHORT = (Stage("short", lengths=(64,), names=3, tokens=128),)
+STAGE = Stage("test", lengths=(128,), names=3, tokens=1024, text=0.25, tasks=0.25, filler=20)
 
 
 @pytest.fixture(scope="module")
@@ -109,13 +111,31 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(data: TrainingData, tmp_path: Pa
         Trainer(data, seed=2, pieces=Pieces()).restore(tmp_path / "checkpoint.pt")
 
 
-def test_learning_rate_warms_up_and_falls(data: TrainingData) -> None:
-    trainer = Trainer(data, seed=1, pieces=Pieces(), decay_from=1000, decay_steps=100)
+def test_learning_rate_warms_up_and_falls_in_a_stage_of_decay(data: TrainingData) -> None:
+    falling = replace(STAGE, steps=100, decay=True)
+    trainer = Trainer(data, seed=1, pieces=Pieces(), stages=(STAGE, falling))
     rates = []
-    for step in (0, 500, 1000, 1050, 5000):
-        trainer.progress.step = step
+    for step, stage, stage_step in ((0, 0, 0), (500, 0, 500), (600, 1, 0), (650, 1, 50), (700, 1, 100)):
+        trainer.progress.step, trainer.progress.stage, trainer.progress.stage_step = step, stage, stage_step
         rates.append(trainer.learning_rate())
     assert rates == pytest.approx([2e-3 / 50, 2e-3, 2e-3, 1.1e-3, 2e-4])
+
+
+def test_training_ends_with_the_last_stage(data: TrainingData, tmp_path: Path) -> None:
+    stages = (replace(SHORT[0], steps=1), replace(SHORT[0], name="longer", lengths=(64, 128), steps=2))
+    trainer = Trainer(data, seed=1, pieces=Pieces(), stages=stages)
+    train(trainer, tmp_path, minutes=5, save_minutes=5, log_steps=1, stop=threading.Event())
+    assert trainer.finished
+    assert trainer.progress.step == 3
+    assert [json.loads(line)["stage"] for line in (tmp_path / "log.jsonl").open()] == [
+        "longer",
+        "longer",
+        "finished",
+    ]
+    resumed = Trainer(data, seed=1, pieces=Pieces(), stages=stages)
+    resumed.restore(tmp_path / "checkpoint.pt")
+    train(resumed, tmp_path, minutes=5, save_minutes=5, log_steps=1, stop=threading.Event())
+    assert resumed.progress.step == 3
 
 
 def test_two_heads_begin_by_looking_one_and_two_tokens_back(data: TrainingData) -> None:
