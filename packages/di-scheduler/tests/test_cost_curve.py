@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ def test_a_curve_that_is_none_is_refused(field: str, value: object, message: str
         dataclasses.replace(CURVE, **{field: value})  # type: ignore[arg-type]
 
 
-OTHER_KEYS = {
+OTHER_KEYS: dict[str, Any] = {
     "device": "cpu, 8 threads",
     "software": (("torch", "2.14"), ("di-kernels", "0.1")),
     "model": "tiny, float32",
@@ -186,7 +187,7 @@ def test_a_curve_of_another_key_is_not_stored(tmp_path: Path) -> None:
     cache = CurveCache(tmp_path)
     for other in (CostCurve((1, 9), (1.0, 2.0), stepped=False), dataclasses.replace(CURVE, stepped=True)):
         with pytest.raises(ConfigError, match="curve must have sizes="):
-            cache.load_or_measure(KEY, lambda other=other: other)
+            cache.load_or_measure(KEY, partial(dataclasses.replace, other))
     assert list(tmp_path.iterdir()) == []
 
 

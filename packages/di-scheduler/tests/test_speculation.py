@@ -8,6 +8,7 @@ from fractions import Fraction
 from random import Random
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from di_scheduler.cost_curve import CostCurve
 from di_scheduler.errors import ConfigError
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 FLAT = CostCurve((1, 1 << 20), (1.0, 1.0), stepped=True)
 
 
-def float32(values: list[float]) -> np.ndarray:
+def float32(values: npt.ArrayLike) -> np.ndarray:
     return np.array(values, np.float32)
 
 
@@ -153,7 +154,8 @@ def device_ranking(confidence: np.ndarray, total: int) -> np.ndarray:
     larger = rates[None, :] > rates[:, None]
     equal_before = (rates[None, :] == rates[:, None]) & (index[None, :] < index[:, None])
     rank = (larger | equal_before).sum(axis=1)
-    return (rank < total).reshape(confidence.shape).sum(axis=1)
+    taken: np.ndarray = (rank < total).reshape(confidence.shape).sum(axis=1)
+    return taken
 
 
 @given(
@@ -167,7 +169,7 @@ def test_the_split_equals_the_device_ranking(
     confidence = rng.random((num_seqs, num_drafts), np.float32)
     coarse = data.draw(st.booleans(), label="coarse, so that rates tie")
     if coarse:
-        confidence = np.round(confidence * 2) / 2
+        confidence = float32(np.round(confidence * 2) / 2)
     total = data.draw(st.integers(0, confidence.size), label="total")
     starts = (np.arange(num_seqs + 1) * num_drafts).astype(np.int32)
     taken = distribute_drafts(accumulate_rates(confidence.ravel(), starts), starts, total)
