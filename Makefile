@@ -11,7 +11,6 @@ INPUTS := constraints.txt Makefile $(wildcard packages/*/pyproject.toml packages
 BUILD_TOOLS := hatchling scikit-build-core nanobind ninja editables $(if $(shell command -v cmake),,cmake)
 TEST_TOOLS := pytest pytest-timeout hypothesis ruff mypy clang-format
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
-DEMO := .cache/demo-checkpoint
 
 .PHONY: setup run test lint sanitize wheels format clean
 
@@ -26,10 +25,10 @@ $(VENV)/.ready: $(INPUTS)
 	$(PIP) install $(PIP_FLAGS) -c constraints.txt $(TEST_TOOLS)
 	touch $@
 
-# A real generation through all six packages, on a small random checkpoint written on the spot.
+# A continuation and a dictionary answer through all six packages, from nano, the small model that di-engine ships.
 run: setup
-	test -f $(DEMO)/config.json || $(VENV)/bin/di demo-checkpoint $(DEMO)
-	$(VENV)/bin/di generate $(DEMO) --prompt "The quick brown fox" --max-tokens 48 --seed 7 --ignore-eos
+	$(VENV)/bin/di generate nano --prompt "It was a fine evening in spring, and" --max-tokens 60 --temperature 0.6 --seed 1
+	$(VENV)/bin/di generate nano --prompt '<｜User｜>What does the word "river" mean?<｜Assistant｜></think>' --max-tokens 40 --temperature 0
 
 # Threads that wait asleep: the tests' pieces of work are small, and a busy machine makes spinning threads slow.
 test: setup
