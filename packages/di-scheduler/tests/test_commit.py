@@ -9,17 +9,30 @@ from .harness import int32, small_config
 EOS, STOP = 1, 2
 
 
+DRAFTS = 4
+DRAFTING = small_config(blocks=40, drafts=DRAFTS)
+
+
 def offer(scheduler: Scheduler, *tokens: int) -> tuple[int, FinishReason]:
-    """Plan a step in which one sequence samples, and commit these tokens to it."""
+    """Plan a step in which one sequence samples, and commit these tokens to it; as many drafts as may follow."""
     plan = scheduler.plan()
     assert len(plan.sampling) == 1
-    result = scheduler.commit(int32(list(tokens)), int32([len(tokens)]))
+    drafts = np.full((1, scheduler.config.max_draft_tokens), 6, np.int32)
+    result = scheduler.commit(int32(list(tokens)), int32([len(tokens)]), drafts=drafts)
     return int(result.num_committed[0]), FinishReason(result.finish[0])
 
 
 def one(limits: SequenceLimits, config: SchedulerConfig | None = None) -> Scheduler:
+    """A sequence of three prompt tokens."""
     scheduler = Scheduler(config or small_config(blocks=40))
     scheduler.add(0, int32([9, 9, 9]), limits)
+    return scheduler
+
+
+def drafting(limits: SequenceLimits, config: SchedulerConfig = DRAFTING) -> Scheduler:
+    """A sequence of three prompt tokens and one generated one, which has drafts for a decode."""
+    scheduler = one(limits, config)
+    assert offer(scheduler, 7) == (1, FinishReason.NONE)
     return scheduler
 
 
@@ -32,33 +45,33 @@ def one(limits: SequenceLimits, config: SchedulerConfig | None = None) -> Schedu
         (SequenceLimits(9, stop_token_ids=(STOP,)), [5, STOP, 6], 2, FinishReason.STOP_TOKEN),
         (SequenceLimits(9, stop_token_ids=(STOP,), ignore_eos=True), [STOP, 6], 1, FinishReason.STOP_TOKEN),
         (SequenceLimits(9, eos_token_ids=(EOS,), stop_token_ids=(EOS,)), [EOS], 1, FinishReason.STOP),
-        (SequenceLimits(2), [5, 6, 7], 2, FinishReason.LENGTH),
-        (SequenceLimits(2, eos_token_ids=(EOS,)), [5, EOS, 7], 2, FinishReason.STOP),
-        (SequenceLimits(9, min_tokens=2, eos_token_ids=(EOS,)), [EOS, EOS, 5, EOS], 4, FinishReason.STOP),
+        (SequenceLimits(4), [5, 6, 7], 3, FinishReason.LENGTH),
+        (SequenceLimits(4, eos_token_ids=(EOS,)), [5, 6, EOS], 3, FinishReason.STOP),
+        (SequenceLimits(9, min_tokens=3, eos_token_ids=(EOS,)), [EOS, EOS, 5, EOS], 4, FinishReason.STOP),
         (
-            SequenceLimits(9, min_tokens=2, stop_token_ids=(STOP,)),
+            SequenceLimits(9, min_tokens=3, stop_token_ids=(STOP,)),
             [STOP, 5, STOP],
             3,
             FinishReason.STOP_TOKEN,
         ),
-        (SequenceLimits(2, min_tokens=2, eos_token_ids=(EOS,)), [EOS, EOS], 2, FinishReason.LENGTH),
+        (SequenceLimits(3, min_tokens=3, eos_token_ids=(EOS,)), [EOS, EOS], 2, FinishReason.LENGTH),
     ],
 )
 def test_tokens_after_a_stop_are_dropped(
     limits: SequenceLimits, tokens: list[int], kept: int, reason: FinishReason
 ) -> None:
-    together = one(limits)
+    """Of a verify step that accepted drafts, as of so many steps with one token each."""
+    together = drafting(limits)
     assert offer(together, *tokens) == (kept, reason)
-    assert together.output_tokens(0).tolist() == tokens[:kept]
-    by_one = one(limits)
+    assert together.output_tokens(0).tolist() == [7, *tokens[:kept]]
+    by_one = drafting(limits, small_config(blocks=40))
     ends = [offer(by_one, token)[1] for token in tokens[:kept]]
     assert ends == [FinishReason.NONE] * (kept - 1) + [reason]
 
 
 def test_the_model_length_ends_a_sequence() -> None:
-    scheduler = one(SequenceLimits(50), small_config(blocks=40, model_len=6))
-    assert offer(scheduler, 5, 6) == (2, FinishReason.NONE)
-    assert offer(scheduler, 7, 8) == (1, FinishReason.LENGTH)
+    scheduler = drafting(SequenceLimits(50), small_config(blocks=40, model_len=6, drafts=2))
+    assert offer(scheduler, 5, 6, 8) == (2, FinishReason.LENGTH)
 
 
 def test_the_last_token_is_not_in_the_cache_yet() -> None:
@@ -69,15 +82,44 @@ def test_the_last_token_is_not_in_the_cache_yet() -> None:
         assert (info.length, info.num_computed) == (length, length - 1)
 
 
-def test_more_tokens_than_rows_are_computed_in_the_next_step() -> None:
-    """Forced tokens: accepted as a whole, then computed like a short prefill."""
-    scheduler = one(SequenceLimits(9))
-    assert offer(scheduler, 5, 6, 7) == (3, FinishReason.NONE)
+def test_no_more_tokens_than_rows() -> None:
+    """What a step cannot have computed is no result of it: that sequence ends, its neighbour goes on."""
+    for tokens, kept in (([5], 1), ([5, 6], 0)):
+        scheduler = one(SequenceLimits(9))
+        reason = FinishReason.NONE if kept else FinishReason.ERROR
+        assert offer(scheduler, *tokens) == (kept, reason)
+    for accepted in range(DRAFTS + 2):
+        scheduler = drafting(SequenceLimits(9))
+        scheduler.add(1, int32([8]), SequenceLimits(9))
+        assert scheduler.plan().q_len.tolist() == [1 + DRAFTS, 1]
+        result = scheduler.commit(int32([6] * accepted + [5, 5]), int32([accepted + 1, 1]))
+        assert result.num_committed.tolist() == [accepted + 1 if accepted <= DRAFTS else 0, 1]
+        assert (result.finish[0] == FinishReason.ERROR) == (accepted > DRAFTS)
+
+
+def test_rejected_drafts_are_computed_again_as_what_they_are() -> None:
+    scheduler = drafting(SequenceLimits(9))
+    assert offer(scheduler, 6, 3) == (2, FinishReason.NONE)  # one of four drafts was right
+    info = scheduler.describe(0)
+    assert (info.length, info.num_computed) == (6, 5)
     plan = scheduler.plan()
-    assert (plan.q_start.tolist(), plan.q_len.tolist()) == ([3], [3])
-    assert plan.token_ids.tolist() == [5, 6, 7]
-    scheduler.commit(int32([8]), int32([1]))
-    assert scheduler.plan().token_ids.tolist() == [8]
+    assert (plan.q_start.tolist(), plan.token_ids.tolist()) == ([5], [3, 6, 6, 6, 6])
+
+
+@pytest.mark.parametrize("row, count", [([-1, 6, 6, 6], 0), ([6, 6, -1, 6], 2), ([6, 6, 6, 6], 4)])
+def test_a_negative_id_ends_a_row_of_drafts(row: list[int], count: int) -> None:
+    scheduler = one(SequenceLimits(9), DRAFTING)
+    scheduler.plan()
+    scheduler.commit(int32([7]), int32([1]), drafts=np.array([row], np.int32))
+    plan = scheduler.plan()
+    assert plan.token_ids.tolist() == [7, *row[:count]]
+    assert plan.decodes.tolist() == [True]
+
+
+def test_drafts_stop_at_what_may_still_be_generated() -> None:
+    for limits, model_len, rows in ((SequenceLimits(3), 64, 2), (SequenceLimits(50), 6, 3)):
+        scheduler = drafting(limits, small_config(blocks=40, drafts=DRAFTS, model_len=model_len))
+        assert scheduler.plan().q_len.tolist() == [rows]
 
 
 def test_a_chunk_that_yields_nothing_is_not_reported() -> None:
@@ -120,7 +162,7 @@ def trio() -> Scheduler:
 
 
 @pytest.mark.parametrize(
-    "tokens, counts", [([5, -1, 6], [1, 1, 1]), ([5, 6], [1, 0, 1]), ([5, 6, -1, 6], [1, 2, 1])]
+    "tokens, counts", [([5, -1, 6], [1, 1, 1]), ([5, 6], [1, 0, 1]), ([5, 6, 8, 6], [1, 2, 1])]
 )
 def test_an_impossible_result_ends_its_sequence_only(tokens: list[int], counts: list[int]) -> None:
     """[23]"""
@@ -146,7 +188,7 @@ def test_a_reported_failure_ends_its_sequence_only() -> None:
 @pytest.mark.parametrize(
     "tokens, counts, failed, match",
     [
-        ([5, 6], [1, 1], None, "counts has 2 entries, the plan samples 3"),
+        ([5, 6], [1, 1], None, "counts has 2 entries, a step of 3 sampling sequences needs 3"),
         ([5, 6], [1, 1, 1], None, "counts add up to 3, tokens has 2"),
         ([5, 6, 7, 8], [1, 1, 1], None, "counts add up to 3, tokens has 4"),
         ([5, 6, 7], [2, 2, -1], None, r"counts\[2\] must be at least 0, got -1"),

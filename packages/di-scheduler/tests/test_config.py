@@ -36,7 +36,6 @@ def test_numpy_integers_count_as_integers() -> None:
         ("max_num_batched_tokens", 255),  # less than a row for each sequence
         ("max_chunk_tokens", 0),
         ("max_model_len", 1),
-        ("max_draft_tokens", 1),
         ("max_draft_tokens", -1),
         ("lookback", -1),
         ("policy", "mixed"),

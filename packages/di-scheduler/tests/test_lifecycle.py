@@ -85,8 +85,8 @@ def test_an_end_needs_a_reason() -> None:
     scheduler = one_chunked()
     with pytest.raises(ValueError, match="NONE"):
         scheduler.finish(1, FinishReason.NONE)
-    with pytest.raises(ValueError, match="9"):
-        scheduler.finish(1, 9)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="10"):
+        scheduler.finish(1, 10)  # type: ignore[arg-type]
     assert scheduler.has_unfinished()
 
 

@@ -54,10 +54,17 @@ def test_an_older_prefill_leaves_rows_for_younger_decodes() -> None:
     scheduler = serving(small_config(blocks=40, budget=8, chunk=6), 20, 2)
     assert step(scheduler) == [(0, 0, 6), (1, 0, 2)]
     assert step(scheduler) == [(1, 2, 1), (0, 6, 6)]
-    scheduler = serving(small_config(blocks=40, budget=4), 1, 1, 1)
-    scheduler.plan()
-    scheduler.commit(int32([7, 7, 7, 8, 9]), int32([3, 1, 1]))  # 0 has three rows to compute now
-    assert step(scheduler) == [(1, 1, 1), (2, 1, 1), (0, 1, 2)]
+
+
+def test_drafts_leave_a_row_for_prefill() -> None:
+    """Else two streams with drafts would keep a prompt waiting for ever."""
+    scheduler = serving(small_config(blocks=40, seqs=3, budget=8, drafts=3), 1, 1)
+    for _ in range(5):
+        n = len(scheduler.plan().sampling)
+        scheduler.commit(int32([7] * n), int32([1] * n), drafts=np.full((n, 3), 6, np.int32))
+    scheduler.add(9, int32([1, 2, 3]), SequenceLimits(5))
+    plan = scheduler.plan()
+    assert rows(plan) == [(0, 5, 4), (1, 5, 3), (9, 0, 1)]
 
 
 def test_homogeneous_steps_take_turns() -> None:
@@ -214,9 +221,10 @@ def test_a_plan_has_the_promised_types_and_owns_its_memory() -> None:
         for name in plan.__slots__
         if isinstance(getattr(plan, name), np.ndarray)
     }
-    assert {name for name, dtype in dtypes.items() if dtype == "int64"} == {"seq_ids", "preempted"}
-    assert {name for name, dtype in dtypes.items() if dtype == "bool"} == {"samples"}
-    assert set(dtypes.values()) == {"int64", "int32", "bool"}
+    assert {name for name, dtype in dtypes.items() if dtype == "int64"} == {"seq_ids", "preempted", "expired"}
+    assert {name for name, dtype in dtypes.items() if dtype == "bool"} == {"samples", "decodes"}
+    assert {name for name, dtype in dtypes.items() if dtype == "float64"} == {"params"}
+    assert set(dtypes.values()) == {"int64", "int32", "bool", "float64"}
     with pytest.raises(ValueError, match="read-only"):
         plan.token_ids[0] = 1
     before = {name: getattr(plan, name).copy() for name in dtypes}

@@ -12,10 +12,10 @@ bool contains(const std::vector<Token>& ids, Token token) {
 
 }  // namespace
 
-Committed Committer::commit(Sequence& sequence, std::span<const Token> tokens) const {
+Committed Committer::commit(Sequence& sequence, std::span<const Token> tokens, std::int32_t most) const {
   Committed result;
   const bool negative = std::any_of(tokens.begin(), tokens.end(), [](Token token) { return token < 0; });
-  if (tokens.empty() || negative) {
+  if (tokens.empty() || negative || tokens.size() > static_cast<std::size_t>(most)) {
     result.finish = FinishReason::kError;
     return result;
   }

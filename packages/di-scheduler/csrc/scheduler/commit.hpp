@@ -22,10 +22,9 @@ class Committer {
  public:
   explicit Committer(std::int32_t length_limit) : length_limit_(length_limit) {}
 
-  // Every position of the sequence is in the cache, those of `tokens` are not: each token beyond the first
-  // (forced ones) is one more row for the next step. An offer that no healthy step makes (no token, a
-  // negative one) keeps nothing and ends the sequence with ERROR.
-  Committed commit(Sequence& sequence, std::span<const Token> tokens) const;
+  // An offer that no healthy step makes (no token, more than `most`, a negative one) keeps nothing and ends
+  // the sequence with ERROR.
+  Committed commit(Sequence& sequence, std::span<const Token> tokens, std::int32_t most) const;
 
  private:
   FinishReason check_stop(const Sequence& sequence) const;

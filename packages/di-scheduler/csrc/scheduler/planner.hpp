@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
-#include "scheduler/arrival_queue.hpp"
+#include "scheduler/draft_planner.hpp"
+#include "scheduler/lifecycle.hpp"
 #include "scheduler/sequence.hpp"
 #include "scheduler/sequence_cache.hpp"
 #include "scheduler/types.hpp"
@@ -12,49 +14,74 @@
 namespace di::scheduler {
 
 // Rows q_start .. q_start+q_len-1 of one sequence.
-struct PlannedRows {
+struct Piece {
   SequencePtr sequence;
   std::int32_t q_start;
   std::int32_t q_len;
-  bool decode;   // the one missing row of a running sequence
+  bool decode;   // one row, and drafts behind it
   bool samples;  // the last row is the sequence's last token, so it yields the next one
+  // Of a decode whose last token is in flight: the tokens that may come at most, and how many draft rows the
+  // table has room for.
+  std::int32_t pending = 0;
+  std::int32_t draft_limit = 0;
 };
 
 struct Selection {
-  std::vector<PlannedRows> rows;  // decode rows first; in arrival order within each kind
-  std::vector<SeqId> preempted;
+  std::vector<Piece> pieces;  // decodes first; oldest first within each kind
   std::int32_t num_rows = 0;
 };
 
-// Running sequences come first, then waiting ones, each in arrival order. Blocks are taken chunk by chunk.
-// When a running sequence needs a block and none is free, the latest running sequence gives up what it holds
-// and waits (itself, if it is the latest). So the oldest sequence always moves on, and everything ends.
+// The rules are those of docs/interfaces.md, "Planning". What makes them end: the oldest running sequence is
+// never a victim and gets rows whenever it can, so with a finite number of sequences all of them finish.
 class Planner {
  public:
-  Planner(const Config& config, SequenceCache& cache, ArrivalQueue& waiting, ArrivalQueue& running)
-      : config_(config), cache_(cache), waiting_(waiting), running_(running) {}
+  Planner(const Config& config, SequenceCache& cache, Lifecycle& lifecycle)
+      : config_(config), cache_(cache), lifecycle_(lifecycle), drafts_(config) {}
 
-  // Empty only when no sequence is waiting or running. Moves sequences between the queues and takes and gives
-  // back blocks.
-  Selection select();
+  // Moves sequences between the queues and takes and gives back blocks.
+  Selection select(StepKind kind);
+
+  void set_step_cost(std::optional<StepCost> cost) { drafts_.set_step_cost(std::move(cost)); }
+  bool redistributes() const { return drafts_.has_step_cost(); }
+
+  // Whether a plan of prefill, or of decodes, would have rows now.
+  bool wants_prefill() const;
+  bool has_decodes() const;
 
  private:
-  enum class Kind : std::int8_t { kAny, kDecode, kPrefill };
+  bool has_open_prefill() const;
+  void fill(StepKind kind, Selection& step);
+  void plan_running(StepKind kind, Selection& step);
+  void plan_decode(std::size_t index, Selection& step);
+  void plan_prefill(std::size_t index, StepKind kind, Selection& step);
+  std::int32_t rows_of_later_decodes(std::size_t index) const;
+  std::int64_t secure(std::size_t index, std::int64_t least, std::int64_t wanted);
+  SequencePtr pick_victim(std::size_t from) const;
 
-  void select_kind(Kind kind, Selection& step);
-  void continue_running(Kind kind, Selection& step);
-  void admit_waiting(Selection& step);
-  std::int32_t decodes_after(std::size_t index) const;
-  std::int32_t chunk_rows(const Sequence& sequence, std::int32_t budget) const;
-  std::int32_t reserve(const SequencePtr& sequence, std::int32_t rows, Selection& step);
-  void preempt(const SequencePtr& victim, Selection& step);
-  bool may_admit(const Sequence& sequence, std::int32_t rows) const;
+  void admit_waiting(StepKind kind, std::optional<std::int32_t> below, Selection& step);
+  std::size_t first_of_class(std::int32_t priority) const;
+  bool admit(const SequencePtr& candidate, std::int32_t promised, Selection& step);
+  bool fits(std::int64_t tokens, std::int64_t free_blocks, std::int64_t running, std::int64_t slots) const;
+  bool make_room(const Sequence& candidate, std::int64_t tokens);
+
+  bool exceeds_context(std::int64_t end) const;
+  std::int32_t budget_left(const Selection& step) const;
+  void add(const SequencePtr& sequence, std::int32_t rows, bool decode, Selection& step);
 
   const Config& config_;
   SequenceCache& cache_;
-  ArrivalQueue& waiting_;
-  ArrivalQueue& running_;
-  Kind last_kind_ = Kind::kDecode;  // of the previous homogeneous step
+  Lifecycle& lifecycle_;
+  DraftPlanner drafts_;
+
+  // Of the plan that is being made.
+  bool lacked_blocks_ = false;
+  std::int32_t padding_ = 0;                // rows of the budget that alignment leaves empty
+  std::int64_t prefill_ends_ = 0;           // sum of the end positions of its prefill pieces
+  StepKind last_kind_ = StepKind::kDecode;  // of the previous step of one kind
 };
+
+// Whether the next plan may have rows of a running sequence: not when it is to be preempted, when it surely
+// ends with the step in flight, or when its prompt was all that this engine does.
+bool is_plannable(const Sequence& sequence, const Config& config);
 
 }  // namespace di::scheduler

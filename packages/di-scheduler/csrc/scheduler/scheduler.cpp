@@ -1,13 +1,14 @@
 #include "scheduler/scheduler.hpp"
 
-#include <cmath>
+#include <algorithm>
 #include <limits>
-#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
+#include "scheduler/admission.hpp"
 #include "scheduler/errors.hpp"
+#include "scheduler/resolve.hpp"
 
 namespace di::scheduler {
 
@@ -16,162 +17,379 @@ using std::to_string;
 Scheduler::Scheduler(const Config& config)
     : config_(config),
       cache_(config_),
-      planner_(config_, cache_, waiting_, running_),
+      lifecycle_(config_, cache_),
+      planner_(config_, cache_, lifecycle_),
       committer_(config_.length_limit()) {}
 
-void Scheduler::add(SeqId id, std::span<const Token> prompt, Limits limits, double arrival) {
+// Life of a sequence.
+
+void Scheduler::add(SeqId id, std::span<const Token> prompt, Limits limits, double arrival, Options options) {
+  check_new(id, prompt, arrival, options);
+  const auto length = static_cast<std::int32_t>(prompt.size());
+  const SequencePtr sequence =
+      make_sequence(id, prompt, length, std::move(limits), arrival, std::move(options));
+  lifecycle_.enter(sequence);
+  lifecycle_.wait(sequence);
+}
+
+void Scheduler::check_new(SeqId id, std::span<const Token> tokens, double arrival, const Options& options) {
   try {
-    check_admission(id, prompt, arrival);
+    if (config_.kind == EngineKind::kDecodeOnly) {
+      throw AdmissionError("decode_only", "a DECODE_ONLY engine takes sequences by import_sequence only");
+    }
+    if (lifecycle_.find(id)) {
+      throw AdmissionError("duplicate_id", "seq_id " + to_string(id) + " belongs to an unfinished sequence");
+    }
+    check_admission(config_, id, tokens, arrival, options);
   } catch (const AdmissionError&) {
     ++counters_.refusals;
     throw;
   }
-  auto sequence = std::make_shared<Sequence>(id, next_order_++, arrival, prompt, std::move(limits));
-  live_.emplace(id, sequence);
-  waiting_.insert(std::move(sequence));
 }
 
-void Scheduler::check_admission(SeqId id, std::span<const Token> prompt, double arrival) const {
-  const auto length = static_cast<std::int64_t>(prompt.size());
-  if (id < 0) throw AdmissionError("invalid_id", "seq_id must be at least 0, got " + to_string(id));
-  if (live_.contains(id)) {
-    throw AdmissionError("duplicate_id", "seq_id " + to_string(id) + " belongs to an unfinished sequence");
-  }
-  if (!std::isfinite(arrival)) {
-    throw AdmissionError("invalid_arrival", "arrival must be a finite time, got " + to_string(arrival));
-  }
-  if (prompt.empty()) throw AdmissionError("empty_prompt", "prompt must have at least 1 token, got 0");
-  for (std::size_t i = 0; i < prompt.size(); ++i) {
-    if (prompt[i] >= 0) continue;
-    throw AdmissionError(
-        "invalid_token",
-        "prompt[" + to_string(i) + "] must be a token id of at least 0, got " + to_string(prompt[i]));
-  }
-  // One token must be left to generate.
-  if (length >= config_.max_model_len) {
-    throw AdmissionError("prompt_too_long", "prompt has " + to_string(length) + " tokens, max_model_len " +
-                                                to_string(config_.max_model_len) + " allows at most " +
-                                                to_string(config_.max_model_len - 1));
-  }
-  if (length >= config_.pool_tokens()) {
-    throw AdmissionError("pool_too_small", "prompt has " + to_string(length) + " tokens, the pool of " +
-                                               to_string(config_.num_blocks - 1) + " blocks of " +
-                                               to_string(config_.block_size) + " tokens allows at most " +
-                                               to_string(config_.pool_tokens() - 1));
-  }
+SequencePtr Scheduler::make_sequence(SeqId id, std::span<const Token> tokens, std::int32_t prompt_length,
+                                     Limits limits, double arrival, Options options) {
+  auto sequence = std::make_shared<Sequence>(id, next_order_++, arrival, tokens, prompt_length,
+                                             std::move(limits), std::move(options));
+  sequence->added_at_step = counters_.steps;
+  return sequence;
 }
 
-bool Scheduler::finish(SeqId id, FinishReason reason) {
-  const auto found = live_.find(id);
-  if (found == live_.end()) return false;
-  if (reason == FinishReason::kAbort) ++counters_.aborts;
-  end(found->second, reason);
+bool Scheduler::set_ready(SeqId id) {
+  const SequencePtr sequence = lifecycle_.find(id);
+  if (!sequence || sequence->ready()) return false;
+  sequence->set_ready();
   return true;
 }
 
-// The one path on which a sequence ends, whatever ends it.
-void Scheduler::end(SequencePtr sequence, FinishReason reason) {
-  waiting_.erase(*sequence);
-  running_.erase(*sequence);
-  live_.erase(sequence->id());
-  sequence->finish(reason);
-  if (!sequence->in_flight()) cache_.release(*sequence);  // otherwise at the commit
-  just_finished_[sequence->id()] = std::move(sequence);
+bool Scheduler::finish(SeqId id, FinishReason reason) {
+  const SequencePtr sequence = lifecycle_.find(id);
+  if (!sequence) return false;
+  if (reason == FinishReason::kAbort) ++counters_.aborts;
+  lifecycle_.end(sequence, reason);
+  return true;
 }
 
-std::unique_ptr<StepPlan> Scheduler::plan() {
-  if (!in_flight_.empty()) throw StepOrderError("plan() was called before the last plan was committed");
-  just_finished_.clear();
-  Selection selection = planner_.select();
+bool Scheduler::fork(SeqId parent_id, SeqId id, std::int32_t num_tokens, Limits limits, double arrival,
+                     Options options) {
+  const SequencePtr parent = lifecycle_.find(parent_id);
+  if (!parent) throw std::out_of_range(to_string(parent_id));
+  if (num_tokens < 1 || num_tokens > parent->length()) {
+    throw std::invalid_argument("num_tokens must be 1 to " + to_string(parent->length()) +
+                                ", the tokens of sequence " + to_string(parent_id) + ", got " +
+                                to_string(num_tokens));
+  }
+  const auto tokens = parent->tokens().first(static_cast<std::size_t>(num_tokens));
+  check_new(id, tokens, arrival, options);
+  const bool shares = can_share(*parent, options, num_tokens);
+  const SequencePtr child =
+      make_sequence(id, tokens, num_tokens, std::move(limits), arrival, std::move(options));
+  lifecycle_.enter(child);
+  if (!shares) {
+    lifecycle_.wait(child);
+    return false;
+  }
+  child->set_computed(std::min(parent->num_computed(), num_tokens - 1));
+  lifecycle_.share(*parent, child);
+  return true;
+}
+
+bool Scheduler::can_share(const Sequence& parent, const Options& options, std::int32_t num_tokens) const {
+  const std::int32_t computed = std::min(parent.num_computed(), num_tokens - 1);
+  // The state can go back by as many positions as a step may have drafts, and one.
+  const bool reachable = parent.num_computed() - computed <= config_.max_draft_tokens + 1;
+  const bool is_filled =
+      parent.state() == SequenceState::kRunning || parent.state() == SequenceState::kPrompted;
+  return options.ready && is_filled && !parent.in_step() && computed >= 1 && reachable &&
+         cache_.can_share(computed);
+}
+
+// Hand-over.
+
+Ticket Scheduler::begin_transfer(SeqId id, double expires) {
+  const SequencePtr sequence = lifecycle_.find(id);
+  if (!sequence) throw std::out_of_range(to_string(id));
+  if (sequence->state() != SequenceState::kPrompted || sequence->in_flight()) {
+    throw std::invalid_argument("sequence " + to_string(id) +
+                                " must be PROMPTED and without a transfer to begin one");
+  }
+  return transfers_.begin(sequence, expires);
+}
+
+std::optional<Ticket> Scheduler::import_sequence(SeqId id, std::span<const Token> tokens,
+                                                 std::int32_t prompt_length, Limits limits, double expires,
+                                                 double arrival, Options options) {
+  try {
+    if (lifecycle_.find(id)) {
+      throw AdmissionError("duplicate_id", "seq_id " + to_string(id) + " belongs to an unfinished sequence");
+    }
+    check_admission(config_, id, tokens, arrival, options);
+    check_import(tokens, prompt_length, limits);
+  } catch (const AdmissionError&) {
+    ++counters_.refusals;
+    throw;
+  }
+  const auto computed = static_cast<std::int32_t>(tokens.size()) - 1;
+  const auto wanted = config_.blocks_for(computed) + static_cast<std::int64_t>(lifecycle_.running().size());
+  if (cache_.slots().num_used() >= config_.max_num_seqs || wanted > cache_.blocks().num_free()) {
+    return std::nullopt;
+  }
+  options.ready = true;  // it has begun
+  const SequencePtr sequence =
+      make_sequence(id, tokens, prompt_length, std::move(limits), arrival, std::move(options));
+  sequence->yielded_before = true;
+  lifecycle_.enter(sequence);
+  lifecycle_.receive(sequence, computed);
+  return transfers_.begin(sequence, expires);
+}
+
+void Scheduler::check_import(std::span<const Token> tokens, std::int32_t prompt_length,
+                             const Limits& limits) {
+  const auto length = static_cast<std::int64_t>(tokens.size());
+  if (config_.kind == EngineKind::kPrefillOnly) {
+    throw AdmissionError("prefill_only", "a PREFILL_ONLY engine does not import sequences");
+  }
+  if (prompt_length < 1 || prompt_length >= length) {
+    throw AdmissionError("invalid_prompt_len", "prompt_len must be 1 to " + to_string(length - 1) +
+                                                   ", which leaves a token of output, got " +
+                                                   to_string(prompt_length));
+  }
+  if (length - prompt_length >= limits.max_tokens) {
+    throw AdmissionError("nothing_left", to_string(length - prompt_length) +
+                                             " tokens of output are there, max_tokens allows " +
+                                             to_string(limits.max_tokens));
+  }
+}
+
+bool Scheduler::end_transfer(Ticket ticket, bool ok) {
+  auto transfer = transfers_.end(ticket);
+  if (!transfer) return false;
+  settle_transfer(*std::move(transfer), ok, /*by_lease=*/false);
+  return true;
+}
+
+void Scheduler::settle_transfer(Transfer transfer, bool ok, bool by_lease) {
+  const SequencePtr& sequence = transfer.sequence;
+  const bool incoming = sequence->state() == SequenceState::kReceiving;
+  if (sequence->finished()) {
+    lifecycle_.settle(sequence, /*was_in_step=*/false);
+  } else if (incoming && ok) {
+    lifecycle_.run(sequence);
+  } else if (incoming && config_.kind != EngineKind::kDecodeOnly) {
+    lifecycle_.restart(sequence);
+  } else {
+    lifecycle_.end(sequence, ok ? FinishReason::kHandedOver : FinishReason::kError);
+    if (by_lease) lifecycle_.note_expired(sequence->id());
+  }
+}
+
+void Scheduler::expire(double now) {
+  lifecycle_.expire(now);
+  while (const auto ticket = transfers_.expired(now)) {
+    settle_transfer(*transfers_.end(*ticket), /*ok=*/false, /*by_lease=*/true);
+  }
+}
+
+// Planning.
+
+StepPlanPtr Scheduler::plan(double now, StepKind kind) {
+  if (open_plans_.size() >= static_cast<std::size_t>(config_.max_steps_in_flight)) {
+    throw StepOrderError("plan() was called with " + to_string(open_plans_.size()) +
+                         " plans waiting for their commit, max_steps_in_flight allows " +
+                         to_string(config_.max_steps_in_flight));
+  }
+  lifecycle_.forget_finished();
+  expire(now);
+  Selection selection = planner_.select(kind);
   count_step(selection);
-  auto plan = std::make_unique<StepPlan>(selection, config_.lookback, counters_.steps);
-  for (const PlannedRows& rows : selection.rows) rows.sequence->enter_step();
-  in_flight_ = std::move(selection.rows);
-  plan_open_ = true;
+  empty_plan_open_ = selection.pieces.empty();
+  std::vector<CacheCopy> copies;
+  if (!selection.pieces.empty()) copies = lifecycle_.take_copies();
+  StepPlanPtr plan = build(selection, copies);
+  enter_step(selection, now);
+  if (!selection.pieces.empty())
+    open_plans_.push_back({plan, std::move(selection.pieces), std::move(copies)});
   return plan;
 }
 
-void Scheduler::count_step(const Selection& selection) {
-  counters_.preemptions += static_cast<std::int64_t>(selection.preempted.size());
-  if (selection.rows.empty()) return;
-  ++counters_.steps;
-  for (const PlannedRows& rows : selection.rows) counters_.chunks += rows.samples ? 0 : 1;
-  // Decode rows come first, so one look at either end tells.
-  if (selection.rows.front().decode && !selection.rows.back().decode) ++counters_.mixed_steps;
+StepPlanPtr Scheduler::build(const Selection& selection, std::span<const CacheCopy> copies) {
+  StepPlanPtr plan = plan_pool_.take();
+  plan->step = counters_.steps;
+  plan->lookback = config_.lookback;
+  plan->num_params = config_.num_params;
+  plan->max_drafts = config_.max_draft_tokens;
+  plan->length_limit = config_.length_limit();
+  plan->redistributes = planner_.redistributes();
+  plan->preempted = lifecycle_.take_preempted();
+  plan->expired = lifecycle_.take_expired();
+  counters_.expirations += static_cast<std::int64_t>(plan->expired.size());
+  for (const Piece& piece : selection.pieces) {
+    const auto width = static_cast<std::int32_t>(piece.sequence->block_table.size());
+    plan->table_width = std::max(plan->table_width, width);
+  }
+  for (const Piece& piece : selection.pieces) {
+    // Where the open plan samples this sequence.
+    const std::int32_t source = piece.pending > 0 ? piece.sequence->sampling_index : -1;
+    plan->add(piece, source);
+  }
+  for (const CacheCopy& copy : copies) plan->add_copy(copy);
+  return plan;
 }
 
-CommitResult Scheduler::commit(std::span<const Token> tokens, std::span<const std::int32_t> counts,
-                               std::optional<std::span<const bool>> failed) {
-  if (!plan_open_) throw StepOrderError("commit() was called without a plan to commit");
-  check_results(tokens, counts, failed);
-  const std::vector<PlannedRows> planned = std::exchange(in_flight_, {});
-  plan_open_ = false;
+void Scheduler::enter_step(const Selection& selection, double now) {
+  std::int32_t num_sampling = 0;
+  for (const Piece& piece : selection.pieces) {
+    Sequence& sequence = *piece.sequence;
+    sequence.enter_step();
+    sequence.set_in_flight(piece.q_start + piece.q_len,
+                           piece.decode ? piece.q_len : static_cast<std::int32_t>(piece.samples));
+    if (piece.samples) sequence.sampling_index = num_sampling++;
+    if (std::exchange(sequence.scheduled_before, true)) continue;
+    counters_.first_rows(counters_.steps - 1 - sequence.added_at_step, now - sequence.arrival());
+  }
+}
+
+void Scheduler::count_step(const Selection& selection) {
+  if (selection.pieces.empty()) return;
+  ++counters_.steps;
+  for (const Piece& piece : selection.pieces) {
+    counters_.chunks += piece.samples ? 0 : 1;
+    if (piece.decode) counters_.drafts_planned += piece.q_len - 1;
+  }
+  // Decodes come first, so one look at either end tells.
+  if (selection.pieces.front().decode && !selection.pieces.back().decode) ++counters_.mixed_steps;
+}
+
+// Committing.
+
+CommitResult Scheduler::commit(const StepOutcome& outcome, std::optional<std::span<const bool>> failed,
+                               double now) {
+  if (open_plans_.empty() && !empty_plan_open_) {
+    throw StepOrderError("commit() was called without a plan to commit");
+  }
+  check_outcome(outcome, failed);
+  if (open_plans_.empty()) {
+    empty_plan_open_ = false;
+    return {};
+  }
+  const OpenPlan open = std::move(open_plans_.front());
+  open_plans_.pop_front();
+  const std::vector<Piece> dropped = resolve_next(outcome);
 
   CommitResult result;
+  std::span<const Token> tokens = outcome.tokens;
   std::size_t index = 0;
-  for (const PlannedRows& rows : planned) {
-    rows.sequence->leave_step();
-    if (!rows.samples) {
-      commit_rows(rows, {}, false);
-      continue;
+  for (const Piece& piece : open.pieces) {
+    piece.sequence->leave_step();
+    const bool was_finished = piece.sequence->finished();
+    Committed committed{0, piece.sequence->finish_reason()};
+    if (!was_finished) commit_piece(piece);
+    double wait = std::numeric_limits<double>::quiet_NaN();
+    if (piece.samples) {
+      const auto count = static_cast<std::size_t>(outcome.counts[index]);
+      if (!was_finished) {
+        committed = commit_tokens(piece, outcome, index, tokens.first(count), failed && (*failed)[index]);
+        if (committed.num_tokens > 0) wait = take_first_token(*piece.sequence, now);
+      }
+      tokens = tokens.subspan(count);
+      ++index;
     }
-    const auto count = static_cast<std::size_t>(counts[index]);
-    const Committed committed = commit_rows(rows, tokens.first(count), failed && (*failed)[index]);
-    tokens = tokens.subspan(count);
-    result.seq_ids.push_back(rows.sequence->id());
+    if (was_finished || committed.finish == FinishReason::kNone) {
+      lifecycle_.settle(piece.sequence, /*was_in_step=*/true);
+      if (!was_finished) committed.finish = piece.sequence->finish_reason();  // a marked one may end
+    }
+    if (!piece.samples) continue;
+    result.seq_ids.push_back(piece.sequence->id());
     result.num_committed.push_back(committed.num_tokens);
     result.finish.push_back(static_cast<std::int8_t>(committed.finish));
-    ++index;
+    result.first_token_wait.push_back(wait);
+  }
+  for (const CacheCopy& copy : open.copies) lifecycle_.finish_copy(copy);
+  for (const Piece& piece : dropped) {
+    piece.sequence->leave_step();
+    lifecycle_.settle(piece.sequence, /*was_in_step=*/true);
   }
   return result;
 }
 
-void Scheduler::check_results(std::span<const Token> tokens, std::span<const std::int32_t> counts,
-                              std::optional<std::span<const bool>> failed) const {
-  std::size_t num_sampling = 0;
-  for (const PlannedRows& rows : in_flight_) num_sampling += rows.samples ? 1 : 0;
-  if (counts.size() != num_sampling) {
-    throw std::invalid_argument("counts has " + to_string(counts.size()) + " entries, the plan samples " +
-                                to_string(num_sampling) + " sequences");
-  }
-  if (failed && failed->size() != num_sampling) {
-    throw std::invalid_argument("failed has " + to_string(failed->size()) + " entries, the plan samples " +
-                                to_string(num_sampling) + " sequences");
-  }
-  std::int64_t total = 0;
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    if (counts[i] < 0) {
-      throw std::invalid_argument("counts[" + to_string(i) + "] must be at least 0, got " +
-                                  to_string(counts[i]));
-    }
-    total += counts[i];
-  }
-  if (total != static_cast<std::int64_t>(tokens.size())) {
-    throw std::invalid_argument("counts add up to " + to_string(total) + ", tokens has " +
-                                to_string(tokens.size()) + " entries");
-  }
+void Scheduler::check_outcome(const StepOutcome& outcome, std::optional<std::span<const bool>> failed) const {
+  const std::size_t num_sampling = open_plans_.empty() ? 0 : open_plans_.front().plan->sampling.size();
+  di::scheduler::check_outcome(outcome, num_sampling, config_.max_draft_tokens);
+  if (!failed || failed->size() == num_sampling) return;
+  throw std::invalid_argument("failed has " + to_string(failed->size()) + " entries, a step of " +
+                              to_string(num_sampling) + " sampling sequences needs " +
+                              to_string(num_sampling));
 }
 
-Committed Scheduler::commit_rows(const PlannedRows& rows, std::span<const Token> tokens, bool failed) {
-  Sequence& sequence = *rows.sequence;
-  if (sequence.finished()) {  // ended in flight: the device is done with its blocks only now
-    cache_.release(sequence);
-    return {0, sequence.finish_reason()};
+// The next plan was made without knowing what this step gives; now it is what the device computes. Returns
+// the pieces that are no longer in it.
+std::vector<Piece> Scheduler::resolve_next(const StepOutcome& outcome) {
+  std::vector<Piece> dropped;
+  if (open_plans_.empty() || !open_plans_.front().plan->has_sources()) return dropped;
+  OpenPlan& next = open_plans_.front();
+  const StepPlanPtr resolved = plan_pool_.take();
+  const std::vector<std::int32_t> kept = resolve(*next.plan, outcome, *resolved);
+  std::vector<Piece> pieces;
+  auto keep = kept.begin();
+  std::int32_t num_sampling = 0;
+  for (std::size_t i = 0; i < next.pieces.size(); ++i) {
+    if (keep == kept.end() || static_cast<std::size_t>(*keep) != i) {
+      dropped.push_back(next.pieces[i]);
+      continue;
+    }
+    Piece piece = next.pieces[i];
+    const std::size_t row = pieces.size();
+    piece.q_start = resolved->q_start[row];
+    piece.q_len = resolved->q_len[row];
+    if (piece.samples) piece.sequence->sampling_index = num_sampling++;
+    if (piece.decode) piece.sequence->set_in_flight(piece.q_start + piece.q_len, piece.q_len);
+    pieces.push_back(std::move(piece));
+    ++keep;
   }
-  sequence.set_computed(rows.q_start + rows.q_len);
-  if (!rows.samples) return {};
+  next.plan = resolved;
+  next.pieces = std::move(pieces);
+  return dropped;
+}
+
+void Scheduler::commit_piece(const Piece& piece) {
+  if (!piece.decode) piece.sequence->set_computed(piece.q_start + piece.q_len);
+}
+
+Committed Scheduler::commit_tokens(const Piece& piece, const StepOutcome& outcome, std::size_t index,
+                                   std::span<const Token> tokens, bool failed) {
+  const SequencePtr& sequence = piece.sequence;
+  const std::int32_t most = piece.decode ? piece.q_len : 1;
   const Committed committed =
-      failed ? Committed{0, FinishReason::kError} : committer_.commit(sequence, tokens);
-  if (committed.finish != FinishReason::kNone) end(rows.sequence, committed.finish);
+      failed ? Committed{0, FinishReason::kError} : committer_.commit(*sequence, tokens, most);
+  // Of a decode's rows, those stand whose tokens were kept: all but the last token kept are drafts.
+  if (piece.decode) sequence->set_computed(piece.q_start + committed.num_tokens);
+  counters_.tokens_committed += committed.num_tokens;
+  if (committed.num_tokens > 0) {
+    counters_.drafts_accepted += committed.num_tokens - 1;
+    WaitingQueue::charge(*sequence, committed.num_tokens);
+  }
+  take_drafts(*sequence, outcome, index);
+  if (committed.finish != FinishReason::kNone) {
+    lifecycle_.end(sequence, committed.finish);
+  } else if (config_.kind == EngineKind::kPrefillOnly) {
+    lifecycle_.hand_over(sequence);
+  }
   return committed;
 }
 
-const Sequence* Scheduler::find(SeqId id) const {
-  for (const auto* sequences : {&live_, &just_finished_}) {
-    const auto found = sequences->find(id);
-    if (found != sequences->end()) return found->second.get();
-  }
-  return nullptr;
+void Scheduler::take_drafts(Sequence& sequence, const StepOutcome& outcome, std::size_t index) const {
+  const auto drafts = draft_row(outcome, index, config_.max_draft_tokens);
+  sequence.drafts.assign(drafts.begin(), drafts.end());
+  std::swap(sequence.previous_rates, sequence.rates);
+  sequence.rates.clear();
+  append_draft_rates(outcome, index, config_.max_draft_tokens, drafts.size(), sequence.rates);
+}
+
+double Scheduler::take_first_token(Sequence& sequence, double now) {
+  if (std::exchange(sequence.yielded_before, true)) return std::numeric_limits<double>::quiet_NaN();
+  const double wait = now - sequence.arrival();
+  counters_.first_token(wait);
+  return wait;
 }
 
 }  // namespace di::scheduler

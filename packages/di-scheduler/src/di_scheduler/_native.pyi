@@ -25,6 +25,39 @@ class BlockPool:
     @property
     def num_used(self) -> int: ...
 
+class Limits:
+    def __init__(
+        self,
+        max_tokens: int,
+        min_tokens: int,
+        eos_token_ids: tuple[int, ...],
+        stop_token_ids: tuple[int, ...],
+        ignore_eos: bool,
+    ) -> None: ...
+
+class Options:
+    def __init__(
+        self,
+        priority: int,
+        user: int,
+        weight: float,
+        ready: bool,
+        deadline: float | None,
+        checkpoints: tuple[int, ...],
+        images: tuple[tuple[int, int], ...],
+        params: tuple[float, ...],
+    ) -> None: ...
+
+class Plan:
+    def arrays(self) -> dict[str, Any]: ...
+    def resolve(
+        self,
+        tokens: NDArray[np.int32],
+        counts: NDArray[np.int32],
+        drafts: NDArray[np.generic] | None,
+        confidences: NDArray[np.generic] | None,
+    ) -> Plan: ...
+
 class Scheduler:
     def __init__(
         self,
@@ -36,31 +69,69 @@ class Scheduler:
         max_num_batched_tokens: int,
         max_chunk_tokens: int,
         max_model_len: int,
+        max_draft_tokens: int,
+        max_steps_in_flight: int,
+        max_step_context: int,
+        chunk_align: int,
+        watermark_blocks: int,
+        max_overtakes: int,
         lookback: int,
+        num_params: int,
         homogeneous: bool,
+        kind: int,
     ) -> None: ...
     def add(
+        self, seq_id: int, prompt: NDArray[np.int32], limits: Limits, arrival: float, options: Options
+    ) -> None: ...
+    def set_ready(self, seq_id: int) -> bool: ...
+    def finish(self, seq_id: int, reason: int) -> bool: ...
+    def fork(
+        self, parent_id: int, seq_id: int, num_tokens: int, limits: Limits, arrival: float, options: Options
+    ) -> bool: ...
+    def plan(self, now: float, kind: int) -> Plan: ...
+    def commit(
+        self,
+        tokens: NDArray[np.int32],
+        counts: NDArray[np.int32],
+        failed: NDArray[np.bool_] | None,
+        drafts: NDArray[np.generic] | None,
+        confidences: NDArray[np.generic] | None,
+        now: float,
+    ) -> dict[str, Any]: ...
+    def begin_transfer(self, seq_id: int, expires: float) -> int: ...
+    def import_sequence(
         self,
         seq_id: int,
-        prompt: NDArray[np.int32],
-        max_tokens: int,
-        min_tokens: int,
-        eos_token_ids: tuple[int, ...],
-        stop_token_ids: tuple[int, ...],
-        ignore_eos: bool,
+        tokens: NDArray[np.int32],
+        prompt_len: int,
+        limits: Limits,
+        expires: float,
         arrival: float,
-    ) -> None: ...
-    def finish(self, seq_id: int, reason: int) -> bool: ...
-    def plan(self) -> dict[str, Any]: ...
-    def commit(
-        self, tokens: NDArray[np.int32], counts: NDArray[np.int32], failed: NDArray[np.bool_] | None
-    ) -> dict[str, Any]: ...
+        options: Options,
+    ) -> int | None: ...
+    def end_transfer(self, ticket: int, ok: bool) -> bool: ...
+    def set_step_cost(self, calibration: Calibration | None) -> None: ...
+    def wants_prefill(self) -> bool: ...
+    def has_decodes(self) -> bool: ...
     def has_unfinished(self) -> bool: ...
+    def num_open_plans(self) -> int: ...
     def stats(self) -> dict[str, Any]: ...
     def describe(self, seq_id: int) -> dict[str, Any]: ...
     def output_tokens(self, seq_id: int) -> NDArray[np.int32]: ...
     def waiting_ids(self) -> NDArray[np.int64]: ...
     def running_ids(self) -> NDArray[np.int64]: ...
+
+class StubDevice:
+    def __init__(self, base_us: float, row_us: float) -> None: ...
+    def submit(self, plan: Plan) -> None: ...
+    def wait(
+        self, timeout_s: float
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]] | None: ...
+    @property
+    def busy_seconds(self) -> float: ...
+    @property
+    def span_seconds(self) -> float: ...
+    def reset_times(self) -> None: ...
 
 # Speculation planning, wrapped by di_scheduler.speculation; the medians are for tests.
 

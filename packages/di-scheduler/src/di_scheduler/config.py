@@ -1,9 +1,10 @@
 """Settings of a scheduler and of one sequence, checked when they are made."""
 
 import enum
+import math
 from dataclasses import dataclass
 
-from di_scheduler._checks import check_int
+from di_scheduler._checks import INT32_MAX, check_int
 from di_scheduler.errors import ConfigError
 
 
@@ -14,6 +15,25 @@ class StepPolicy(enum.Enum):
     """Decode rows and prefill chunks share the row budget of a step."""
     HOMOGENEOUS = "homogeneous"
     """A step holds one kind; the kinds take turns while both have work."""
+
+
+class StepKind(enum.Enum):
+    """What one plan may hold."""
+
+    ANY = "any"
+    """What the policy gives."""
+    DECODE = "decode"
+    PREFILL = "prefill"
+
+
+class EngineKind(enum.Enum):
+    """Which part of a sequence's life an engine serves."""
+
+    NORMAL = "normal"
+    PREFILL_ONLY = "prefill_only"
+    """Prompts and their first tokens; finished prompts are handed over."""
+    DECODE_ONLY = "decode_only"
+    """Sequences that were imported. One that is preempted ends: its prompt cannot be computed again here."""
 
 
 class FinishReason(enum.IntEnum):
@@ -32,16 +52,23 @@ class FinishReason(enum.IntEnum):
     ABORT = 5
     """The caller gave it up."""
     ERROR = 6
-    """The caller reported a failure, or committed something impossible for it."""
+    """The caller reported a failure, committed something impossible for it, or a transfer of it failed."""
+    DEADLINE = 7
+    """`SequenceOptions.deadline` passed."""
+    PREEMPTED = 8
+    """It lost its cache in an engine that cannot recompute it."""
+    HANDED_OVER = 9
+    """Its cache was transferred to another engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     """Sizes and policy of one scheduler.
 
-    Raises `ConfigError` naming the first setting that is out of range. Two bounds tie settings together:
-    `num_slots > max_num_seqs`, so that a sequence that may run also finds a slot, and `max_num_batched_tokens >=
-    max_num_seqs`, so that decoding alone can never fill a step and starve prefill.
+    Raises `ConfigError` naming the first setting that is out of range. Three bounds tie settings together:
+    `num_slots > max_num_seqs`, so that a sequence that may run also finds a slot, `max_num_batched_tokens >=
+    max_num_seqs - 1 + chunk_align`, so that decoding alone can never fill a step and starve prefill, and
+    `max_chunk_tokens >= chunk_align`.
     """
 
     num_blocks: int
@@ -59,11 +86,25 @@ class SchedulerConfig:
     max_model_len: int = 4096
     """Prompt and generated tokens of one sequence."""
     max_draft_tokens: int = 0
-    """Rows beyond the first in a decode step. Only 0 for now: speculation is not built yet."""
+    """Most draft rows behind the first row of a decode."""
+    max_steps_in_flight: int = 1
+    """1: plan and commit take turns. 2: a step can be planned while the one before it is computed."""
+    max_step_context: int | None = None
+    """Sum of the end positions of a step's prefill pieces, which bounds the work of attention; None: no bound."""
+    chunk_align: int = 1
+    """Chunks that stop short of their prompt are multiples of this (context parallelism: twice the ranks)."""
+    watermark: float = 0.0
+    """Share of the usable blocks that stays free when a sequence is admitted; at least 0, below 1."""
+    max_overtakes: int = 64
+    """Admissions of one user's later sequences past one that is not ready."""
     lookback: int = 3
     """Tokens before `q_start` handed out with each plan."""
+    num_params: int = 0
+    """Columns of `SequenceOptions.params`."""
     policy: StepPolicy = StepPolicy.MIXED
     """Whether a step may hold decode rows and prefill rows together."""
+    kind: EngineKind = EngineKind.NORMAL
+    """Which part of a sequence's life is served."""
 
     def __post_init__(self) -> None:
         check_int("num_blocks", self.num_blocks, 2)
@@ -71,22 +112,35 @@ class SchedulerConfig:
         check_int("block_size", self.block_size, 1)
         check_int("max_num_seqs", self.max_num_seqs, 1)
         check_int("max_num_batched_tokens", self.max_num_batched_tokens, 1)
+        check_int("chunk_align", self.chunk_align, 1)
         if self.max_chunk_tokens is not None:
-            check_int("max_chunk_tokens", self.max_chunk_tokens, 1)
+            check_int("max_chunk_tokens", self.max_chunk_tokens, self.chunk_align)
         check_int("max_model_len", self.max_model_len, 2)
-        check_int("max_draft_tokens", self.max_draft_tokens, 0, 0)
+        check_int("max_draft_tokens", self.max_draft_tokens, 0, 1024)
+        check_int("max_steps_in_flight", self.max_steps_in_flight, 1, 2)
+        if self.max_step_context is not None:
+            check_int("max_step_context", self.max_step_context, 1, 2**62)
+        check_number("watermark", self.watermark)
+        if not 0 <= self.watermark < 1:
+            raise ConfigError(f"watermark must be at least 0 and below 1, got {self.watermark!r}")
+        check_int("max_overtakes", self.max_overtakes, 0)
         check_int("lookback", self.lookback, 0)
-        if not isinstance(self.policy, StepPolicy):
-            raise ConfigError(f"policy must be a StepPolicy, got {self.policy!r}")
+        check_int("num_params", self.num_params, 0, 1024)
+        _check_member("policy", self.policy, StepPolicy)
+        _check_member("kind", self.kind, EngineKind)
+        self._check_ties()
+
+    def _check_ties(self) -> None:
         if self.num_slots <= self.max_num_seqs:
             raise ConfigError(
                 f"num_slots must be at least max_num_seqs + 1 = {self.max_num_seqs + 1} (slot 0 is reserved), "
                 f"got {self.num_slots}"
             )
-        if self.max_num_batched_tokens < self.max_num_seqs:
+        least = self.max_num_seqs - 1 + self.chunk_align
+        if self.max_num_batched_tokens < least:
             raise ConfigError(
-                f"max_num_batched_tokens must be at least max_num_seqs = {self.max_num_seqs}, one row for each "
-                f"sequence, got {self.max_num_batched_tokens}"
+                f"max_num_batched_tokens must be at least max_num_seqs - 1 + chunk_align = {least}, one row for each "
+                f"other sequence and a chunk, got {self.max_num_batched_tokens}"
             )
 
 
@@ -115,3 +169,68 @@ class SequenceLimits:
                 check_int(f"{name}[{i}]", token_id, 0)
         if not isinstance(self.ignore_eos, bool):
             raise ConfigError(f"ignore_eos must be True or False, got {self.ignore_eos!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceOptions:
+    """How one sequence is treated. Raises `ConfigError` naming the first field that is out of range.
+
+    Checkpoints and images are checked against the prompt when the sequence is added.
+    """
+
+    priority: int = 0
+    """Its class: a lower number goes first, strictly."""
+    user: int = 0
+    """Whose share of the class it takes, at least 0."""
+    weight: float = 1.0
+    """Of that share: each of its tokens counts as 1 / weight. More than 0."""
+    ready: bool = True
+    """False: it waits for `Scheduler.set_ready`, as for a grammar to compile or an image to fetch."""
+    deadline: float | None = None
+    """Time on the caller's clock at which it ends with DEADLINE if it has not ended before."""
+    checkpoints: tuple[int, ...] = ()
+    """Positions at which a chunk of its prefill must end, ascending."""
+    images: tuple[tuple[int, int], ...] = ()
+    """(first position, tokens) of images, ascending and apart, which no chunk cuts."""
+    params: tuple[float, ...] = ()
+    """`num_params` numbers of the caller's, handed out with each plan."""
+
+    def __post_init__(self) -> None:
+        check_int("priority", self.priority, -INT32_MAX)
+        check_int("user", self.user, 0, 2**63 - 1)
+        check_number("weight", self.weight)
+        if not 1e-6 <= self.weight <= 1e6:
+            raise ConfigError(f"weight must be from 1e-6 to 1e6, got {self.weight!r}")
+        if not isinstance(self.ready, bool):
+            raise ConfigError(f"ready must be True or False, got {self.ready!r}")
+        if self.deadline is not None:
+            check_number("deadline", self.deadline)
+        _check_tuple("checkpoints", self.checkpoints)
+        for i, position in enumerate(self.checkpoints):
+            check_int(f"checkpoints[{i}]", position, 0)
+        _check_tuple("images", self.images)
+        for i, image in enumerate(self.images):
+            if not isinstance(image, tuple) or len(image) != 2:
+                raise ConfigError(f"images[{i}] must be a pair (first position, tokens), got {image!r}")
+            check_int(f"images[{i}][0]", image[0], 0)
+            check_int(f"images[{i}][1]", image[1], 0)
+        _check_tuple("params", self.params)
+        for i, value in enumerate(self.params):
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ConfigError(f"params[{i}] must be a number, got {value!r}")
+
+
+def check_number(name: str, value: float) -> None:
+    """Raise `ConfigError` unless `value` is a finite number (not a bool)."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ConfigError(f"{name} must be a finite number, got {value!r}")
+
+
+def _check_tuple(name: str, value: object) -> None:
+    if not isinstance(value, tuple):
+        raise ConfigError(f"{name} must be a tuple, got {value!r}")
+
+
+def _check_member(name: str, value: object, kind: type[enum.Enum]) -> None:
+    if not isinstance(value, kind):
+        raise ConfigError(f"{name} must be a {kind.__name__}, got {value!r}")

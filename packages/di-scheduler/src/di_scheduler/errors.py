@@ -3,25 +3,35 @@
 from typing import Literal
 
 AdmissionReason = Literal[
+    "decode_only",
     "duplicate_id",
     "empty_prompt",
+    "image_too_large",
     "invalid_arrival",
+    "invalid_checkpoints",
     "invalid_id",
+    "invalid_images",
+    "invalid_params",
+    "invalid_prompt_len",
     "invalid_token",
+    "nothing_left",
     "pool_too_small",
+    "prefill_only",
     "prompt_too_long",
 ]
 
 
 class ConfigError(ValueError):
-    """A setting of `SchedulerConfig` or `SequenceLimits` that is out of range; the message names it."""
+    """A setting of a configuration, limits or options that is out of range; the message names it."""
 
 
 class AdmissionError(ValueError):
-    """A sequence that `Scheduler.add` refuses. Nothing of it is kept.
+    """A sequence that a scheduler refuses to take. Nothing of it is kept.
 
     `reason` says why in one word: "pool_too_small" and "prompt_too_long" mean that the prompt and one generated token
-    could never fit the block pool or `max_model_len`; the others name a malformed argument.
+    could never fit the block pool or `max_model_len`, "image_too_large" that no step could hold an image whole,
+    "decode_only" and "prefill_only" that this kind of engine does not take sequences this way, "nothing_left" that an
+    imported sequence is complete; the others name a malformed argument.
     """
 
     reason: AdmissionReason

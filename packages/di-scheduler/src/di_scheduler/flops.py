@@ -268,13 +268,13 @@ class FlopsEstimator:
     def of_plan(self, plan: StepPlan) -> FlopsEstimate:
         """FLOPs of a scheduler's plan, one entry for each of its sequences.
 
-        Decode rows are those that begin at the last token known; all that come before recompute or prefill.
+        Lengths are those planned: drafts count whether they are accepted or not, and what a step in flight has yet to
+        tell (`StepPlan.resolve`) does not.
         """
-        start = plan.q_start.astype(np.int64)
         q = plan.q_len.astype(np.int64)
-        length = plan.prompt_len.astype(np.int64) + plan.output_len
-        prefill = (start < length - 1) | (plan.output_len == 0)
-        return self._estimate(q, start + q, prefill, np.maximum(length, start + q), None)
+        end = plan.q_start + q
+        known = np.maximum(plan.prompt_len.astype(np.int64) + plan.output_len, end)
+        return self._estimate(q, end, ~plan.decodes, known, None)
 
     def _estimate(
         self,

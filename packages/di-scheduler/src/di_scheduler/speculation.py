@@ -105,6 +105,11 @@ class DraftBudget:
         return self._calibration.milliseconds(rows, num_seqs)
 
     @property
+    def native(self) -> _native.Calibration:
+        """What `Scheduler.set_step_cost` copies the cost in force from."""
+        return self._calibration
+
+    @property
     def slope_ms(self) -> float:
         """Milliseconds a computed row that the forward pass takes beyond the curve, at least 0."""
         return self._calibration.slope
