@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from di_scheduler import ConfigError, Scheduler, SequenceLimits
+from di_scheduler import ConfigError, Scheduler, SchedulerConfig, SequenceLimits
 from di_scheduler.flops import (
     FlopsEstimator,
     LayerShape,
@@ -18,8 +18,6 @@ from di_scheduler.flops import (
 from di_scheduler.mfu import MfuMeter
 from hypothesis import given
 from hypothesis import strategies as st
-
-from .harness import int32, small_config
 
 LAYERS = (
     LayerShape(0, has_engram=True),
@@ -284,15 +282,18 @@ def test_a_decode_row_by_hand() -> None:
 
 
 def test_a_plan_is_estimated_by_what_its_rows_are() -> None:
-    scheduler = Scheduler(small_config(blocks=30, budget=8))
+    sizes = SchedulerConfig(
+        num_blocks=30, num_slots=5, block_size=4, max_num_seqs=4, max_num_batched_tokens=8
+    )
+    scheduler = Scheduler(sizes)
     estimator = FlopsEstimator(SMALL)
-    scheduler.add(0, int32(range(6)), SequenceLimits(max_tokens=4))
+    scheduler.add(0, np.arange(6, dtype=np.int32), SequenceLimits(max_tokens=4))
     assert (
         estimator.of_plan(scheduler.plan()).total.tolist()
         == estimator.estimate([6], [6], [True]).total.tolist()
     )
-    scheduler.commit(int32([1]), int32([1]))
-    scheduler.add(1, int32(range(11)), SequenceLimits(max_tokens=4))
+    scheduler.commit(np.ones(1, np.int32), np.ones(1, np.int32))
+    scheduler.add(1, np.arange(11, dtype=np.int32), SequenceLimits(max_tokens=4))
     plan = scheduler.plan()
     assert plan.q_len.tolist() == [1, 7]
     expected = estimator.estimate([1, 7], [7, 7], [False, True], known=[7, 11])

@@ -209,7 +209,7 @@ class LockstepPlanner:
         plan = None
         if self._rule.chooses_prefill(group, self._history):
             plan = self._scheduler.plan(now, kind=StepKind.PREFILL)
-            if self._anybody(plan) or True:
+            if self._anybody(plan):
                 self._count_wait(wants, done=bool(plan.samples.any()))
                 return self._step(StepKind.PREFILL, plan)
             self._stats = dataclasses.replace(self._stats, failed_prefills=self._stats.failed_prefills + 1)
