@@ -46,9 +46,8 @@ std::int32_t least_rows(const Config& config, const Sequence& sequence, std::int
   const std::int32_t start = sequence.num_planned();
   const ImageSpan* image = image_across(sequence, start + 1);
   const bool at_image = image != nullptr && image->first <= start;
-  const std::int32_t least =
-      at_image ? image->end() - start : std::min(config.chunk_align, sequence.missing());
-  return std::min(least, rows);
+  const std::int32_t whole = at_image ? image->end() - start : 1;
+  return std::min(rows, std::max(whole, std::min(config.chunk_align, sequence.missing())));
 }
 
 }  // namespace di::scheduler
