@@ -87,13 +87,16 @@ def test_when_nobody_has_a_prefill_the_group_decodes_in_the_same_step(
     """Property 34: a turn has a few votes and a step at its end, of decodes unless a rank has a prefill."""
     ranks = run_ranks(script, rule)
     for turns in zip(*(rank.turns for rank in ranks), strict=True):
-        assert turns[0].votes <= 3
+        anybody_decodes = any(turn.had_decodes for turn in turns)
+        assert turns[0].votes <= (2 if anybody_decodes else 3)
         if turns[0].kind is StepKind.PREFILL:
             assert any(turn.num_seqs for turn in turns)
-        elif any(turn.had_decodes for turn in turns):
+        elif anybody_decodes:
             assert turns[0].kind is StepKind.DECODE
             for turn in turns:
                 assert bool(turn.num_seqs) == turn.had_decodes
+        elif isinstance(rule, BoundedWaits):  # the reference runs steps of placeholders only (finding 4)
+            assert turns[0].outcome is GroupIdle
 
 
 def longest_delay(rank: Rank) -> int:
