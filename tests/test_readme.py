@@ -1,8 +1,9 @@
-"""The README's examples run as they stand there."""
+"""The README's examples, and what ``make run`` does, run as they stand there."""
 
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -42,3 +43,19 @@ def test_the_commands_succeed(command: str, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     arguments = [part.strip('"') for part in re.findall(r'"[^"]*"|\S+', line)][1:]
     assert cli.run(arguments) == 0
+
+
+@needs_nano
+def test_make_run_prints_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = re.findall(r"^\t\$\(VENV\)/bin/di (.*)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    assert len(lines) == 2
+    monkeypatch.chdir(tmp_path)
+    for line in lines:
+        done = subprocess.run(
+            [sys.executable, "-m", "di_engine", *shlex.split(line)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        assert len(done.stdout.split()) >= 3

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 WIDTH, HEIGHT = 720, 360
-LEFT, RIGHT, TOP, BOTTOM = 56, 190, 40, 48
+LEFT, RIGHT, TOP, BOTTOM = 56, 220, 40, 48
 COLOURS = ("#2a6fdb", "#d9822b", "#2e9e5b", "#b0413e", "#7a5ab5", "#5f6b76")
 BACKGROUND, INK, GRID = "#ffffff", "#24292f", "#d8dee4"
 
