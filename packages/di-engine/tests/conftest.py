@@ -14,6 +14,7 @@ from di_engine.config import EngineConfig
 from di_engine.engine import ModelRunner
 from di_engine.testing import NextLogits, scripted_model
 from di_model.testing import tiny_config, write_checkpoint
+from di_spec import Drafter
 
 MakeEngine = Callable[..., LLMEngine]
 
@@ -36,14 +37,19 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def make_engine(checkpoint: Path) -> Iterator[MakeEngine]:
+def async_scheduling() -> bool:
+    """What engines are made with unless a test says otherwise; modules may run their tests both ways."""
+    return False
+
+
+@pytest.fixture
+def make_engine(checkpoint: Path, async_scheduling: bool) -> Iterator[MakeEngine]:
     """Engines of the tiny checkpoint: ``make_engine(**settings)``."""
     engines: list[LLMEngine] = []
 
     def make(**settings: Any) -> LLMEngine:
-        engines.append(
-            LLMEngine(EngineConfig.from_dict({"model": checkpoint, "max_num_seqs": 8, **settings}))
-        )
+        defaults = {"model": checkpoint, "max_num_seqs": 8, "async_scheduling": async_scheduling}
+        engines.append(LLMEngine(EngineConfig.from_dict({**defaults, **settings})))
         return engines[-1]
 
     yield make
@@ -52,7 +58,7 @@ def make_engine(checkpoint: Path) -> Iterator[MakeEngine]:
 
 
 @pytest.fixture
-def make_scripted() -> Iterator[MakeEngine]:
+def make_scripted(async_scheduling: bool) -> Iterator[MakeEngine]:
     """Engines of a scripted model: ``make_scripted(next_logits, **settings)``."""
     engines: list[LLMEngine] = []
 
@@ -61,11 +67,13 @@ def make_scripted() -> Iterator[MakeEngine]:
         *,
         extra_tokens: tuple[str, ...] = (),
         runner: Any = ModelRunner,
+        drafter: Drafter | None = None,
         **settings: Any,
     ) -> LLMEngine:
-        config = EngineConfig.from_dict({"model": "scripted", "max_num_seqs": 8, **settings})
+        defaults = {"model": "scripted", "max_num_seqs": 8, "async_scheduling": async_scheduling}
+        config = EngineConfig.from_dict({**defaults, **settings})
         loaded = scripted_model(config, next_logits, extra_tokens=extra_tokens)
-        engines.append(LLMEngine(config, loaded=loaded, runner=runner))
+        engines.append(LLMEngine(config, loaded=loaded, runner=runner, drafter=drafter))
         return engines[-1]
 
     yield make

@@ -13,6 +13,11 @@ Drain = Callable[[LLMEngine], dict[str, list[Any]]]
 Choices = dict[int, list[Any]]
 
 
+@pytest.fixture(params=[False, True], ids=["sync", "async"])
+def async_scheduling(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
 def by_index(outputs: list[Any]) -> Choices:
     choices: Choices = defaultdict(list)
     for output in outputs:

@@ -47,6 +47,12 @@ def test_plain_data_spells_enumerations_by_value_or_name() -> None:
         ("seed", "7"),
         ("load_draft", 1),
         ("max_draft_tokens", -1),
+        ("async_scheduling", 1),
+        ("step_timeout", 0),
+        ("step_timeout", True),
+        ("step_timeout", "1"),
+        ("step_timeout", 1e9),
+        ("step_timeout", float("nan")),
         ("max_num_batched_tokens", 255),
     ],
 )

@@ -11,14 +11,20 @@ from typing import Any
 
 import pytest
 from di_engine import EngineClosedError, LLMEngine, RequestError, SamplingParams
-from di_engine.runner import ModelRunner, StepResult
+from di_engine.runner import ModelRunner
 from di_engine.testing import follow
 from di_scheduler import StepPlan
+from torch import Tensor
 
 Drain = Callable[[LLMEngine], dict[str, list[Any]]]
 PROMPT = (10, 11, 12)
 STORY = (*PROMPT, 20, 21, 22, 23, 24, 25)
 FREE = SamplingParams(temperature=0, max_tokens=32)
+
+
+@pytest.fixture(params=[False, True], ids=["sync", "async"])
+def async_scheduling(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
 
 
 def kept(outputs: Sequence[Any]) -> tuple[int, ...]:
@@ -141,10 +147,10 @@ def test_a_request_that_leaves_nothing_to_draw_fails_alone(make_scripted: Any, d
 class FailingRunner(ModelRunner):
     """Fails in the steps that hold a sequence whose prompt begins with token 9."""
 
-    def run(self, plan: StepPlan, sequences: Any) -> StepResult:
+    def forward(self, plan: StepPlan, sequences: Any) -> Tensor:
         if any(sequence.request.prompt_ids[0] == 9 for sequence in sequences):
             raise MemoryError("no memory for 9")
-        return super().run(plan, sequences)
+        return super().forward(plan, sequences)
 
 
 def test_a_failed_step_ends_the_requests_it_held(make_scripted: Any, drain: Drain) -> None:
@@ -166,11 +172,11 @@ class InterruptedRunner(ModelRunner):
 
     interrupted = False
 
-    def run(self, plan: StepPlan, sequences: Any) -> StepResult:
+    def forward(self, plan: StepPlan, sequences: Any) -> Tensor:
         if plan.num_seqs > 2 and not self.interrupted:
             self.interrupted = True
             signal.raise_signal(signal.SIGINT)
-        return super().run(plan, sequences)
+        return super().forward(plan, sequences)
 
 
 def test_an_interruption_aborts_everything_and_the_engine_goes_on(make_scripted: Any, drain: Drain) -> None:
@@ -193,8 +199,8 @@ def test_close_releases_everything_and_refuses_further_use(make_scripted: Any) -
     caches: list[weakref.ref[Any]] = []
 
     class Watched(ModelRunner):
-        def __init__(self, loaded: Any) -> None:
-            super().__init__(loaded)
+        def __init__(self, loaded: Any, drafter: Any) -> None:
+            super().__init__(loaded, drafter)
             caches.append(weakref.ref(self.cache))
 
     engine: LLMEngine = make_scripted(follow(STORY), runner=Watched)

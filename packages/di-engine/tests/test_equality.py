@@ -13,6 +13,7 @@ from di_engine import LLMEngine, LoadedModel, RequestOutput, SamplingParams
 from di_engine.config import EngineConfig
 from di_engine.loading import load_model
 from di_engine.runner import ModelRunner
+from di_spec import Drafter
 
 Drain = Callable[[LLMEngine], dict[str, list[Any]]]
 PROMPT = tuple(10 + (7 * i) % 240 for i in range(40))
@@ -129,8 +130,8 @@ def test_r68_threads_that_share_even_the_smallest_work(checkpoint: Path, drain: 
 class PoisonedRunner(ModelRunner):
     """Its pools start as NaN, and logits are computed row by row."""
 
-    def __init__(self, loaded: LoadedModel) -> None:
-        super().__init__(loaded, logits_tile_bytes=1)
+    def __init__(self, loaded: LoadedModel, drafter: Drafter | None) -> None:
+        super().__init__(loaded, drafter, logits_tile_bytes=1)
         self.cache.poison_blocks(torch.arange(self.cache.num_blocks))
         self.cache.poison_slots(torch.arange(self.cache.num_slots))
 
@@ -159,6 +160,8 @@ SCHEDULES: tuple[dict[str, Any], ...] = (
     {"block_size": 16, "num_blocks": 10},
     {"block_size": 4, "num_blocks": 30, "max_chunk_tokens": 5},
     {"max_draft_tokens": 0},
+    {"async_scheduling": True},
+    {"async_scheduling": True, "block_size": 16, "num_blocks": 10, "max_chunk_tokens": 7},
 )
 
 

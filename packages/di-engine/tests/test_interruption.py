@@ -1,4 +1,4 @@
-"""Ctrl-C may come between any two lines of the engine, and again while it clears up."""
+"""Ctrl-C may come between any two lines of the engine or its pipeline, and again while it clears up."""
 
 from __future__ import annotations
 
@@ -9,17 +9,23 @@ from types import FrameType
 from typing import Any
 
 import di_engine.engine
+import di_engine.pipeline
 import pytest
 from di_engine import LLMEngine, RequestOutput, SamplingParams
 from di_engine.testing import follow
 
 STORY = (10, 11, 12, 13, 14)
-ENGINE = di_engine.engine.__file__
+FILES = (di_engine.engine.__file__, di_engine.pipeline.__file__)
 PARAMS = SamplingParams(temperature=0, max_tokens=3, n=2, prompt_logprobs=0)
 
 
+@pytest.fixture(params=[False, True], ids=["sync", "async"])
+def async_scheduling(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
 class Interrupts:
-    """Raises KeyboardInterrupt at the given line of the engine, counted from ``armed``, and again so many lines
+    """Raises KeyboardInterrupt in the host's thread at the given line, counted from ``armed``, and again so many lines
     into the clearing up that follows."""
 
     def __init__(self, line: int, again: int | None = None) -> None:
@@ -45,7 +51,7 @@ class Interrupts:
             engine._new_scheduler = new_scheduler  # type: ignore[method-assign]
 
     def _trace(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
-        if frame.f_code.co_filename != ENGINE:
+        if frame.f_code.co_filename not in FILES:
             return None
         # What "step" was about to return is lost with it; everything else must not be.
         if event == "line" and frame.f_code.co_name != "step" and self._left >= 0:

@@ -13,6 +13,11 @@ PROMPT = tuple(10 + (7 * i) % 90 for i in range(33))
 PARAMS = SamplingParams(temperature=0, max_tokens=2, prompt_logprobs=5)
 
 
+@pytest.fixture(params=[False, True], ids=["sync", "async"])
+def async_scheduling(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
 def of_prompt(engine: LLMEngine, drain: Drain, prompt: tuple[int, ...], request_id: str = "p") -> Any:
     engine.add_request(request_id, prompt, PARAMS)
     return drain(engine)[request_id][0].prompt_logprobs

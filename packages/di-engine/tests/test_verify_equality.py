@@ -78,7 +78,9 @@ def test_command_needs_a_checkpoint(capsys, tmp_path):
 
 
 def test_coverage_names_what_is_absent():
-    assert Coverage(1, 2, 0, 4, 0, 6, 7).absent == ("preemptions", "mixed_steps")
+    full = Coverage(**dict.fromkeys((field.name for field in dataclasses.fields(Coverage)), 1))
+    assert full.absent == ()
+    assert dataclasses.replace(full, preemptions=0, mixed_steps=0).absent == ("preemptions", "mixed_steps")
 
 
 def entry(token, logprob):
@@ -134,6 +136,12 @@ def test_cases_cover_the_space(checkpoint):
     assert {case.num_threads for case in cases} == {1, 2}
     assert len({case.policy for case in cases}) == 2
     assert any(arrival.abort_at is not None for arrival in arrivals)
+    assert {arrival.priority for arrival in arrivals} == {-1, 0, 1}
+    assert {arrival.user for arrival in arrivals} == {0, 1}
+    assert {case.max_draft_tokens for case in cases} == {0, 1, 3, 5}
+    assert {(case.async_scheduling, case.priced) for case in cases} == {
+        (a, b) for a in (0, 1) for b in (0, 1)
+    }
     for case in cases:
         longest = max(arrival.request.max_tokens for arrival in case.arrivals)
         assert (case.num_blocks - 1) * case.block_size >= longest

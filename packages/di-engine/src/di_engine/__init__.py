@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from di_spec import InvalidParameterError, LogprobEntry, SamplingParams, Usage
 
     from di_engine.config import EngineConfig
+    from di_engine.device import StepTimeoutError
     from di_engine.engine import LLMEngine
     from di_engine.errors import EngineClosedError, EngineConfigError, RequestError
     from di_engine.llm import LLM
     from di_engine.loading import LoadedModel, StepModel, load_model
     from di_engine.outputs import ChoiceResult, RequestOutput, RequestResult
+    from di_engine.request import RequestOptions
     from di_engine.stats import EngineCounters, EngineStats
 
 __all__ = [
@@ -35,11 +37,13 @@ __all__ = [
     "LogprobEntry",
     "Numerics",
     "RequestError",
+    "RequestOptions",
     "RequestOutput",
     "RequestResult",
     "SamplingParams",
     "StepModel",
     "StepPolicy",
+    "StepTimeoutError",
     "Usage",
     "load_model",
 ]
@@ -72,6 +76,8 @@ _EXPORTS = {
         "RequestOutput",
         "RequestResult",
     ),
+    "di_engine.device": ("StepTimeoutError",),
+    "di_engine.request": ("RequestOptions",),
     "di_engine.stats": (
         "EngineCounters",
         "EngineStats",

@@ -9,6 +9,7 @@ from pathlib import Path
 from di_cache import CacheLayout
 from di_model.cache_spec import cache_spec
 from di_model.config import ModelConfig
+from di_scheduler import SchedulerConfig
 
 from di_engine.config import EngineConfig
 from di_engine.errors import EngineConfigError
@@ -95,6 +96,25 @@ def _num_blocks(config: EngineConfig, layout: CacheLayout, length: int, availabl
         raise EngineConfigError("max_num_seqs", config.max_num_seqs, allowed)
     useful = config.max_num_seqs * layout.blocks_for(length) + 1
     return min(useful, (budget - slot_bytes) // layout.block_bytes)
+
+
+def scheduler_config(
+    config: EngineConfig, capacity: Capacity, model: ModelConfig, *, speculates: bool
+) -> SchedulerConfig:
+    """The scheduler of an engine with these pools. Without a drafter no rows are kept free for drafts."""
+    return SchedulerConfig(
+        num_blocks=capacity.num_blocks,
+        num_slots=capacity.num_slots,
+        block_size=capacity.layout.spec.block_size,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_chunk_tokens=config.max_chunk_tokens,
+        max_model_len=capacity.max_model_len,
+        max_draft_tokens=config.max_draft_tokens if speculates else 0,
+        max_steps_in_flight=2 if config.async_scheduling else 1,
+        lookback=max(model.text.engram_max_ngram_size - 1, 0),  # an n-gram reaches n - 1 tokens back
+        policy=config.policy,
+    )
 
 
 def available_memory() -> int:

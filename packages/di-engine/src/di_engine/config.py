@@ -19,6 +19,7 @@ from di_engine.models import resolve_model
 
 _MAX_INT = 2**31 - 1
 _MAX_BYTES = 2**63 - 1
+_MAX_SECONDS = 1e6
 _U64 = 1 << 64
 
 _E = TypeVar("_E", bound=enum.Enum)
@@ -47,7 +48,10 @@ class EngineConfig:
     seed: makes requests without a seed of their own repeatable: the i-th of them draws from (seed, i). None:
         they draw from the operating system's entropy.
     load_draft: load the draft model and keep its cache up to date.
-    max_draft_tokens: longest speculation that the state rings leave room for.
+    max_draft_tokens: longest speculation, which the state rings leave room for. Without a drafter there is none.
+    async_scheduling: plan the next step, and commit the last, while one is computed in a thread of its own. Changes
+        time only, never a bit of a result. A request that ends with a stop is computed for one step more than needed.
+    step_timeout: seconds that a step may take before the engine gives up waiting for it.
 
     Raises:
         EngineConfigError: a field is out of range.
@@ -68,6 +72,8 @@ class EngineConfig:
     seed: int | None = None
     load_draft: bool = True
     max_draft_tokens: int = 5
+    async_scheduling: bool = False
+    step_timeout: float = 3600.0
 
     def __post_init__(self) -> None:
         for name in ("model", "tokenizer"):
@@ -75,8 +81,10 @@ class EngineConfig:
         for name, cls in (("numerics", Numerics), ("policy", StepPolicy)):
             if not isinstance(getattr(self, name), cls):
                 raise EngineConfigError(name, getattr(self, name), " or ".join(str(member) for member in cls))
-        if not isinstance(self.load_draft, bool):
-            raise EngineConfigError("load_draft", self.load_draft, "True or False")
+        for name in ("load_draft", "async_scheduling"):
+            if not isinstance(getattr(self, name), bool):
+                raise EngineConfigError(name, getattr(self, name), "True or False")
+        self._check_timeout()
         for name, (least, most, optional) in _INT_RANGES.items():
             object.__setattr__(self, name, _integer(name, getattr(self, name), least, most, optional))
         if self.block_size % 2:
@@ -97,6 +105,13 @@ class EngineConfig:
         if not isinstance(text, str) or not text:
             raise EngineConfigError(name, value, "a path")
         object.__setattr__(self, name, resolve_model(value) if name == "model" else Path(text))
+
+    def _check_timeout(self) -> None:
+        value = self.step_timeout
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MAX_SECONDS:
+            allowed = f"a number of seconds above 0 and at most {_MAX_SECONDS:g}"
+            raise EngineConfigError("step_timeout", value, allowed)
+        object.__setattr__(self, "step_timeout", float(value))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> EngineConfig:

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 
-import numpy as np
 import torch
 from di_kernels import num_threads, set_num_threads
 from di_kernels.errors import shown
@@ -17,40 +16,44 @@ from di_model.config import ModelConfig
 from di_model.tokenizer import Tokenizer
 from di_scheduler import (
     AdmissionError,
+    CommitResult,
     Scheduler,
-    SchedulerConfig,
     SequenceLimits,
-    StepPlan,
+    SequenceOptions,
 )
 from di_scheduler import FinishReason as SchedulerFinishReason
+from di_scheduler.speculation import DraftBudget
 from di_spec import (
+    Drafter,
     FinishReason,
     LogprobEntry,
     RequestDelta,
     RequestOutputState,
+    SampledTokens,
     SamplingParams,
     SamplingState,
     TokenBytes,
-    Usage,
     child_seed,
 )
-from numpy.typing import NDArray
 
-from di_engine.capacity import Capacity
+from di_engine.capacity import Capacity, scheduler_config
 from di_engine.config import EngineConfig
+from di_engine.device import StepTimeoutError
 from di_engine.errors import EngineClosedError, RequestError
 from di_engine.loading import LoadedModel, load_model
-from di_engine.outputs import RequestOutput, prompt_entries
+from di_engine.outputs import RequestOutput, prompt_entries, request_output
+from di_engine.pipeline import CompletedStep, StepOffer, StepPipeline
 from di_engine.request import (
     Prompt,
     Request,
+    RequestOptions,
     RequestSequence,
     check_params,
     check_request_id,
     encode_prompt,
-    output_budget,
+    sequence_limits,
 )
-from di_engine.runner import ModelRunner, SampledTokens, StepResult, StepRunner
+from di_engine.runner import ModelRunner, StepResult, StepRunner
 from di_engine.stats import EngineCounters, EngineStats
 
 
@@ -59,7 +62,7 @@ class _Core:
     """What is released by ``close``."""
 
     loaded: LoadedModel
-    runner: StepRunner
+    pipeline: StepPipeline
     token_bytes: TokenBytes
 
 
@@ -76,13 +79,15 @@ class LLMEngine:
         config: EngineConfig,
         *,
         loaded: LoadedModel | None = None,
-        runner: Callable[[LoadedModel], StepRunner] = ModelRunner,
+        drafter: Drafter | None = None,
+        runner: Callable[[LoadedModel, Drafter | None], StepRunner] = ModelRunner,
     ) -> None:
         """Load the model and allocate its caches.
 
         Args:
             config: settings.
             loaded: a model to serve instead of the one in ``config.model``.
+            drafter: proposes tokens that the next step verifies; None: no speculation.
             runner: makes what computes the steps.
 
         Raises:
@@ -93,7 +98,12 @@ class LLMEngine:
             torch.set_num_threads(num_threads())  # not what was asked for in a forked child
         self.config = config
         loaded = load_model(config) if loaded is None else loaded
-        self._open_core: _Core | None = _Core(loaded, runner(loaded), TokenBytes(loaded.tokenizer.raw))
+        pipeline = StepPipeline(
+            runner(loaded, drafter), 2 if config.async_scheduling else 1, config.step_timeout
+        )
+        self._open_core: _Core | None = _Core(loaded, pipeline, TokenBytes(loaded.tokenizer.raw))
+        self._drafter = drafter
+        self._step_cost: DraftBudget | None = None
         self._scheduler = self._new_scheduler()
         self._requests: dict[str, Request] = {}
         self._sequences: dict[int, RequestSequence] = {}
@@ -118,13 +128,21 @@ class LLMEngine:
         """Lengths and pool sizes in force."""
         return self._core.loaded.capacity
 
-    def add_request(self, request_id: str, prompt: Prompt, params: SamplingParams) -> None:
+    def add_request(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        options: RequestOptions | None = None,
+    ) -> None:
         """Queue a request.
 
         Args:
             request_id: any string that no running request has.
             prompt: text, or token ids. Text gets BOS unless it begins with it or the tokenizer is "native".
             params: with ``n > 1``, the request has that many choices with seeds of their own.
+            options: when it is served; None: first come, first served.
 
         Raises:
             RequestError: the request cannot be served, ever; ``field`` says what is wrong with it. Nothing is kept.
@@ -136,13 +154,8 @@ class LLMEngine:
         params = check_params(params, model.text.vocab_size)
         add_bos = model.tokenizer_compatibility == "release"
         prompt_ids = encode_prompt(prompt, core.loaded.tokenizer, add_bos=add_bos)
-        budget = output_budget(params, len(prompt_ids), core.loaded.capacity.max_model_len)
-        limits = SequenceLimits(
-            max_tokens=budget,
-            min_tokens=params.min_tokens,
-            eos_token_ids=(model.eos_token_id,),
-            stop_token_ids=tuple(params.stop_token_ids or ()),
-            ignore_eos=params.ignore_eos,
+        limits = sequence_limits(
+            params, len(prompt_ids), model.eos_token_id, core.loaded.capacity.max_model_len
         )
         request = Request(request_id, prompt_ids, params)
         tokens = prompt_ids.tolist()
@@ -150,7 +163,7 @@ class LLMEngine:
             self._new_sequence(request, tokens, index, child)
             for index, child in enumerate(self._seeded(params).children())
         ]
-        self._enter(request, limits)
+        self._enter(request, limits, (options or RequestOptions()).for_scheduler)
         self._num_unseeded += params.seed is None
         self._counters.requests_added += 1
         self._counters.prompt_tokens += len(prompt_ids)
@@ -169,7 +182,7 @@ class LLMEngine:
         _ = self._core
         with self._whole():
             # A step that was cut off may have left a plan without its commit: a new scheduler has neither.
-            self._scheduler = self._new_scheduler()
+            self._drop_steps()
             for seq_id, output in self._outputs:
                 if output.finish_reason is not None:
                     self._sequences.pop(seq_id, None)  # it has its end, and must not get another
@@ -183,7 +196,8 @@ class LLMEngine:
     def step(self) -> list[RequestOutput]:
         """Run one step and return what it adds, with the ends of requests aborted since the last step.
 
-        An exception in the computation ends the requests of that step with "error".
+        An exception in the computation ends the requests of that step with "error"; a step that takes longer than
+        ``step_timeout`` ends all of them so.
         """
         self._ready()
         try:
@@ -199,8 +213,14 @@ class LLMEngine:
 
     def has_unfinished(self) -> bool:
         """Whether a step has anything to do or to deliver."""
+        core = self._ready()
+        return bool(self._requests or self._outputs or core.pipeline)
+
+    def set_step_cost(self, cost: DraftBudget | None) -> None:
+        """Verify as many drafts a step as pay by this cost; None: all of them. It changes time only."""
         self._ready()
-        return bool(self._requests or self._outputs)
+        self._step_cost = cost
+        self._scheduler.set_step_cost(cost)
 
     def stats(self) -> EngineStats:
         """Counts and occupancy."""
@@ -209,11 +229,17 @@ class LLMEngine:
 
     def close(self) -> None:
         """Give up all requests, the caches and the model. Calling it again does nothing; any other use raises
-        EngineClosedError."""
-        self._open_core = None
+        EngineClosedError.
+
+        Raises:
+            StepTimeoutError: the step that is computed did not end within ``step_timeout``.
+        """
+        core, self._open_core = self._open_core, None
         self._requests.clear()
         self._sequences.clear()
         self._outputs.clear()
+        if core is not None:
+            core.pipeline.close()
 
     def __enter__(self) -> LLMEngine:
         self._ready()
@@ -246,14 +272,14 @@ class LLMEngine:
             self._torn = True
             raise
 
-    def _enter(self, request: Request, limits: SequenceLimits) -> None:
+    def _enter(self, request: Request, limits: SequenceLimits, options: SequenceOptions) -> None:
         """Put a request's sequences into the queue. Raises RequestError when they can never run."""
         arrival = time.monotonic()
         refused = None
         with self._whole():
             try:
                 for sequence in request.sequences:
-                    self._scheduler.add(sequence.seq_id, request.prompt_ids, limits, arrival)
+                    self._scheduler.add(sequence.seq_id, request.prompt_ids, limits, arrival, options)
             except AdmissionError as error:
                 refused = error
                 for sequence in request.sequences:
@@ -272,21 +298,18 @@ class LLMEngine:
         self._counters.requests_aborted += len(requests)
 
     def _new_scheduler(self) -> Scheduler:
-        capacity, config = self.capacity, self.config
-        return Scheduler(
-            SchedulerConfig(
-                num_blocks=capacity.num_blocks,
-                num_slots=capacity.num_slots,
-                block_size=capacity.layout.spec.block_size,
-                max_num_seqs=config.max_num_seqs,
-                max_num_batched_tokens=config.max_num_batched_tokens,
-                max_chunk_tokens=config.max_chunk_tokens,
-                max_model_len=capacity.max_model_len,
-                # An n-gram reaches n - 1 tokens back.
-                lookback=max(self.model_config.text.engram_max_ngram_size - 1, 0),
-                policy=config.policy,
+        scheduler = Scheduler(
+            scheduler_config(
+                self.config, self.capacity, self.model_config, speculates=self._drafter is not None
             )
         )
+        scheduler.set_step_cost(self._step_cost)
+        return scheduler
+
+    def _drop_steps(self) -> None:
+        """Forget what is planned and computed: a new scheduler knows of no sequence."""
+        self._core.pipeline.clear()
+        self._scheduler = self._new_scheduler()
 
     def _seeded(self, params: SamplingParams) -> SamplingParams:
         if params.seed is not None or self.config.seed is None:
@@ -310,45 +333,77 @@ class LLMEngine:
         return RequestSequence(self._next_seq_id, index, request, sampling, output, [] if collects else None)
 
     def _advance(self) -> None:
-        scheduler = self._scheduler
-        plan = scheduler.plan()
-        if plan.num_seqs == 0:
-            return
-        sequences = [self._sequences[seq_id] for seq_id in plan.seq_ids.tolist()]
+        """Wait for the oldest step and commit it, with the next one planned and on its way as soon as may be."""
+        pipeline, scheduler = self._core.pipeline, self._scheduler
+        while len(pipeline) < pipeline.depth and self._launch():
+            pass
         try:
-            result: StepResult | Exception = self._core.runner.run(plan, sequences)
-        except Exception as error:
-            self._counters.failed_steps += 1
-            result = error
-        if scheduler is not self._scheduler:
-            return  # abort_all came in between: the plan and its sequences are gone
-        if isinstance(result, Exception):
-            self._commit_failure(plan, sequences, result)
+            step = pipeline.collect()
+        except StepTimeoutError as error:
+            self._lose_steps(error)
+            return
+        if (
+            scheduler is not self._scheduler
+        ):  # abort_all came in between: the plans and their sequences are gone
+            pipeline.clear()
+            return
+        if step is None:
+            return
+        if isinstance(step.result, Exception):
+            self._commit_failure(step, step.result)
         else:
-            self._commit(plan, sequences, result)
+            self._commit(step, step.result)
+        pipeline.release()
 
-    def _commit_failure(self, plan: StepPlan, sequences: list[RequestSequence], error: Exception) -> None:
+    def _launch(self) -> bool:
+        """Plan a step and send it on its way; whether there was one to plan."""
+        pipeline = self._core.pipeline
+        plan = self._scheduler.plan(time.monotonic())
+        for seq_id in plan.expired.tolist():
+            self._end(self._sequences[seq_id], FinishReason.DEADLINE)
+        if plan.num_seqs == 0:
+            return False
+        self._counters.overlapped_steps += bool(pipeline)
+        pipeline.submit(plan, [self._sequences[seq_id] for seq_id in plan.seq_ids.tolist()])
+        return True
+
+    def _lose_steps(self, error: StepTimeoutError) -> None:
+        """End everything: a step that may still write to the caches leaves nothing to go on from."""
+        self._counters.failed_steps += len(self._core.pipeline)
+        self._drop_steps()
+        for sequence in tuple(self._sequences.values()):
+            self._end(sequence, FinishReason.ERROR, str(error))
+
+    def _commit_failure(self, step: CompletedStep, error: Exception) -> None:
         """End every sequence of a step that was not computed: its cache holds nobody knows what."""
+        self._counters.failed_steps += 1
         message = f"the step failed: {type(error).__name__}: {error}"
-        for sequence in sequences:
-            self._end(sequence, FinishReason.ERROR, message)
-        self._scheduler.commit(np.empty(0, np.int32), np.zeros(len(plan.sampling), np.int32))
+        for sequence in step.sequences:
+            if sequence.seq_id in self._sequences:
+                self._end(sequence, FinishReason.ERROR, message)
+        self._commit_offer(step.offer)
 
-    def _commit(self, plan: StepPlan, sequences: list[RequestSequence], result: StepResult) -> None:
+    def _commit(self, step: CompletedStep, result: StepResult) -> None:
         """Hand the step's tokens to the scheduler, and what it keeps of them to the outputs."""
         for index, entries in result.prompt_logprobs.items():
-            collected = sequences[index].prompt_logprobs
+            collected = step.sequences[index].prompt_logprobs
             if collected is not None:
                 collected.extend(entries)
         for index, error in result.not_finite.items():
-            self._counters.nonfinite_sequences += 1
-            self._end(sequences[index], FinishReason.ERROR, error)
-        kept = self._scheduler.commit(*_offer(result.sampled))
+            if step.sequences[index].seq_id in self._sequences:
+                self._counters.nonfinite_sequences += 1
+                self._end(step.sequences[index], FinishReason.ERROR, error)
+        kept = self._commit_offer(step.offer)
         ends = zip(kept.seq_ids.tolist(), kept.num_committed.tolist(), kept.finish.tolist(), strict=True)
         for (seq_id, count, finish), sampled in zip(ends, result.sampled, strict=True):
             sequence = self._sequences.get(seq_id)
             if sequence is not None:  # else it ended before this commit
                 self._take(sequence, sampled, count, FinishReason(finish))
+
+    def _commit_offer(self, offer: StepOffer) -> CommitResult:
+        return self._scheduler.commit(
+            offer.tokens, offer.counts, offer.failed, offer.drafts, offer.confidences, time.monotonic()
+        )
 
     def _take(
         self, sequence: RequestSequence, sampled: SampledTokens, count: int, finish: FinishReason
@@ -394,19 +449,7 @@ class LLMEngine:
         request = sequence.request
         request.completion_tokens += len(delta.token_ids)
         self._counters.output_tokens += len(delta.token_ids)
-        output = RequestOutput(
-            request_id=request.request_id,
-            index=sequence.index,
-            text=delta.text,
-            token_ids=delta.token_ids,
-            logprobs=delta.logprobs,
-            prompt_logprobs=self._due_prompt_logprobs(sequence),
-            usage=Usage(len(request.prompt_ids), request.completion_tokens),
-            finish_reason=delta.finish_reason.label,
-            stop_reason=delta.stop_reason,
-            error=delta.error,
-            finished=finished,
-        )
+        output = request_output(sequence, delta, self._due_prompt_logprobs(sequence), finished=finished)
         self._outputs.append((sequence.seq_id, output))
 
     def _due_prompt_logprobs(self, sequence: RequestSequence) -> tuple[LogprobEntry, ...] | None:
@@ -416,14 +459,3 @@ class LLMEngine:
             return None
         sequence.prompt_logprobs = None
         return prompt_entries(collected, self._core.token_bytes)
-
-
-def _offer(
-    sampled: Iterable[SampledTokens],
-) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]:
-    """Tokens, counts and failures as the scheduler takes them."""
-    items = tuple(sampled)
-    tokens = np.array([token for item in items for token in item.token_ids], dtype=np.int32)
-    counts = np.array([len(item.token_ids) for item in items], dtype=np.int32)
-    failed = np.array([item.error is not None for item in items], dtype=np.bool_)
-    return tokens, counts, failed

@@ -19,8 +19,8 @@ class EngineConfigError(ValueError):
 class RequestError(ValueError):
     """A request was refused at the door; nothing of it is left in the engine.
 
-    ``field`` is the part of the request at fault: ``request_id``, ``prompt``, ``params`` or a field of
-    :class:`~di_spec.SamplingParams`.
+    ``field`` is the part of the request at fault: ``request_id``, ``prompt``, ``params``, ``options`` or a
+    field of :class:`~di_spec.SamplingParams`.
     """
 
     def __init__(self, field: str, message: str) -> None:

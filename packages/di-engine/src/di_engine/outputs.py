@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from di_spec import Alternative, LogprobEntry, TokenBytes, TokenLogprobs, Usage
+from di_spec import Alternative, LogprobEntry, RequestDelta, TokenBytes, TokenLogprobs, Usage
 
-from di_engine.request import Prompt
+from di_engine.request import Prompt, RequestSequence
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class RequestOutput:
     logprobs: one entry a new token; None unless asked for.
     prompt_logprobs: entries of prompt tokens 1 to the last, once, with the first output of choice 0; else None.
     usage: of the whole request so far: the prompt counted once, the output tokens of all choices.
-    finish_reason: "stop", "length", "abort" or "error" with the last output of a choice, else None.
+    finish_reason: "stop", "length", "abort", "deadline" or "error" with the last output of a choice, else None.
     stop_reason: the stop string or stop token id behind "stop"; None for the model's own end token.
     error: what went wrong, with "error".
     finished: whether this is the last output of the whole request. Every request has exactly one.
@@ -89,6 +89,30 @@ class RequestResult:
     def error(self) -> str | None:
         """The first error among the choices, if any."""
         return next((choice.error for choice in self.choices if choice.error is not None), None)
+
+
+def request_output(
+    sequence: RequestSequence,
+    delta: RequestDelta,
+    prompt_logprobs: tuple[LogprobEntry, ...] | None,
+    *,
+    finished: bool,
+) -> RequestOutput:
+    """What a caller gets of a delta whose tokens the request has counted."""
+    request = sequence.request
+    return RequestOutput(
+        request_id=request.request_id,
+        index=sequence.index,
+        text=delta.text,
+        token_ids=delta.token_ids,
+        logprobs=delta.logprobs,
+        prompt_logprobs=prompt_logprobs,
+        usage=Usage(len(request.prompt_ids), request.completion_tokens),
+        finish_reason=delta.finish_reason.label,
+        stop_reason=delta.stop_reason,
+        error=delta.error,
+        finished=finished,
+    )
 
 
 def prompt_entries(logprobs: Sequence[TokenLogprobs], table: TokenBytes) -> tuple[LogprobEntry, ...]:

@@ -10,6 +10,7 @@ from typing import TypeGuard
 import numpy as np
 from di_kernels.errors import shown
 from di_model.tokenizer import Tokenizer
+from di_scheduler import ConfigError, SequenceLimits, SequenceOptions
 from di_spec import (
     InvalidParameterError,
     RequestOutputState,
@@ -23,6 +24,38 @@ from di_engine.errors import RequestError
 
 Prompt = str | Sequence[int] | NDArray[np.integer]
 """Text, or token ids."""
+
+
+@dataclass(frozen=True)
+class RequestOptions:
+    """When a request is served, not what comes of it.
+
+    priority: classes of requests; those with a lower number go first, strictly.
+    user: whose share of the class it takes, at least 0; users of a class take turns.
+    weight: of that share, above 0.
+    deadline: on the clock of ``time.monotonic()``; a request that is unfinished then ends with "deadline".
+
+    Raises:
+        RequestError: a field is out of range.
+    """
+
+    priority: int = 0
+    user: int = 0
+    weight: float = 1.0
+    deadline: float | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            _ = self.for_scheduler
+        except ConfigError as error:
+            raise RequestError("options", str(error)) from error
+
+    @property
+    def for_scheduler(self) -> SequenceOptions:
+        """The options of each of the request's sequences."""
+        return SequenceOptions(
+            priority=self.priority, user=self.user, weight=self.weight, deadline=self.deadline
+        )
 
 
 @dataclass(eq=False)
@@ -58,9 +91,12 @@ class RequestSequence:
     @property
     def missing_prompt_logprobs(self) -> range:
         """Positions whose rows of logits the prompt's log-probabilities still need, in order."""
-        if self.prompt_logprobs is None:
+        collected = (
+            self.prompt_logprobs
+        )  # read once: an abort may end the wait for them while a step is computed
+        if collected is None:
             return range(0)
-        return range(len(self.prompt_logprobs), len(self.request.prompt_ids) - 1)
+        return range(len(collected), len(self.request.prompt_ids) - 1)
 
 
 def check_request_id(request_id: object) -> str:
@@ -135,11 +171,23 @@ def check_params(params: object, vocab_size: int) -> SamplingParams:
     return params
 
 
-def output_budget(params: SamplingParams, prompt_tokens: int, max_model_len: int) -> int:
-    """Most output tokens of a sequence: ``max_tokens``, or what the context leaves.
+def sequence_limits(
+    params: SamplingParams, prompt_tokens: int, eos_token_id: int, max_model_len: int
+) -> SequenceLimits:
+    """When a sequence of a request ends by itself: after ``max_tokens``, or what the context leaves.
 
     Raises RequestError when the context leaves nothing, or less than ``min_tokens`` where ``max_tokens`` is None.
     """
+    return SequenceLimits(
+        max_tokens=_output_budget(params, prompt_tokens, max_model_len),
+        min_tokens=params.min_tokens,
+        eos_token_ids=(eos_token_id,),
+        stop_token_ids=tuple(params.stop_token_ids or ()),
+        ignore_eos=params.ignore_eos,
+    )
+
+
+def _output_budget(params: SamplingParams, prompt_tokens: int, max_model_len: int) -> int:
     room = max_model_len - prompt_tokens
     if room < 1:
         allowed = (

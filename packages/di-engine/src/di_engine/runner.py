@@ -1,4 +1,4 @@
-"""Executes a planned step: arrays to tensors, model forward, logits, tokens. Decides nothing about scheduling."""
+"""Executes a planned step: arrays to tensors, forward, logits, tokens, drafts. Decides nothing about scheduling."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ import torch
 from di_cache import CachePool
 from di_model.batch import Batch, build_batch
 from di_scheduler import StepPlan
-from di_spec import NonFiniteLogitsError, Sampler, TokenLogprobs, prompt_logprobs
+from di_spec import (
+    DraftContext,
+    Drafter,
+    NonFiniteLogitsError,
+    Proposal,
+    SampledTokens,
+    Sampler,
+    TokenLogprobs,
+    prompt_logprobs,
+    verify_coupled,
+)
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -23,56 +33,67 @@ LOGITS_TILE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class SampledTokens:
-    """Tokens that a step offers one sequence, in order: one from the sampler, more with speculation.
-
-    token_ids: empty when the sequence failed.
-    logprobs: one entry a token, None where the request does not ask.
-    error: why it failed.
-    finite: whether the model's logits were finite.
-    """
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[TokenLogprobs | None, ...]
-    error: str | None = None
-    finite: bool = True
-
-
-@dataclass(frozen=True, eq=False)
 class StepResult:
     """What a step computed.
 
     sampled: one entry for each of ``plan.sampling``.
+    proposal: drafts that follow, a row for each of ``plan.sampling``; None without a drafter.
     prompt_logprobs: new entries by index of the sequence in the plan, following those it has.
     not_finite: sequences of the plan, by index, whose prompt rows have logits that are not finite.
     """
 
     sampled: tuple[SampledTokens, ...]
+    proposal: Proposal | None = None
     prompt_logprobs: Mapping[int, Sequence[TokenLogprobs]] = field(default_factory=dict)
     not_finite: Mapping[int, str] = field(default_factory=dict)
 
 
 class StepRunner(Protocol):
-    """Computes a step."""
+    """Computes a step in two halves. The first needs the tokens of the step before, the second also their commit.
 
-    def run(self, plan: StepPlan, sequences: Sequence[RequestSequence]) -> StepResult:
-        """``sequences`` are those of the plan, in its order. They are read, not changed."""
+    ``sequences`` are those of the plan, in its order. They are read, not changed.
+    """
+
+    def forward(self, plan: StepPlan, sequences: Sequence[RequestSequence]) -> Tensor:
+        """The hidden rows ``[rows, hidden]`` of a plan, whose keys and state are in the cache afterwards."""
+
+    def sample(self, plan: StepPlan, sequences: Sequence[RequestSequence], hidden: Tensor) -> StepResult:
+        """What follows from the hidden rows."""
 
 
 class ModelRunner:
-    """Owns the cache pools and runs steps of a model over them."""
+    """Owns the cache pools and runs steps of a model over them.
 
-    def __init__(self, loaded: LoadedModel, *, logits_tile_bytes: int = LOGITS_TILE_BYTES) -> None:
+    Args:
+        loaded: the model.
+        drafter: proposes what the next step verifies; None: no speculation.
+        logits_tile_bytes: logits held at once.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        drafter: Drafter | None = None,
+        *,
+        logits_tile_bytes: int = LOGITS_TILE_BYTES,
+    ) -> None:
         capacity = loaded.capacity
         self.cache = CachePool(capacity.layout, capacity.num_blocks, capacity.num_slots)
         self._model = loaded.model
+        self._drafter = drafter
         self._sampler = Sampler()
         self._tile_rows = max(1, logits_tile_bytes // (4 * loaded.config.text.vocab_size))
 
     @torch.inference_mode()
-    def run(self, plan: StepPlan, sequences: Sequence[RequestSequence]) -> StepResult:
-        """Compute the rows of a step, sample where it asks for a token, and describe prompt tokens that are due."""
-        hidden = self._model.forward(self._batch(plan), self.cache).hidden
+    def forward(self, plan: StepPlan, sequences: Sequence[RequestSequence]) -> Tensor:
+        """Make the plan's copies and compute its rows."""
+        self.cache.copy_blocks(plan.copy_blocks.tolist())
+        self.cache.copy_slots(plan.copy_slots.tolist())
+        return self._model.forward(self._batch(plan), self.cache).hidden
+
+    @torch.inference_mode()
+    def sample(self, plan: StepPlan, sequences: Sequence[RequestSequence], hidden: Tensor) -> StepResult:
+        """Draw tokens where the plan asks for them, propose drafts, and describe prompt tokens that are due."""
         entries: dict[int, Sequence[TokenLogprobs]] = {}
         not_finite: dict[int, str] = {}
         for index, sequence in enumerate(sequences):
@@ -80,7 +101,9 @@ class ModelRunner:
                 entries[index] = self._prompt_logprobs(plan, index, sequence, hidden)
             except NonFiniteLogitsError as error:
                 not_finite[index] = str(error)
-        return StepResult(self._sample(plan, sequences, hidden), entries, not_finite)
+        sampled = self._sample(plan, sequences, hidden)
+        proposal = None if self._drafter is None else self._propose(self._drafter, plan, sequences, sampled)
+        return StepResult(sampled, proposal, entries, not_finite)
 
     def _batch(self, plan: StepPlan) -> Batch:
         return build_batch(
@@ -96,22 +119,55 @@ class ModelRunner:
     def _sample(
         self, plan: StepPlan, sequences: Sequence[RequestSequence], hidden: Tensor
     ) -> tuple[SampledTokens, ...]:
-        """One token for each sampling sequence, from its last row."""
-        last_rows = plan.row_start[plan.sampling + 1] - 1
-        produced = (plan.q_start + plan.q_len)[plan.sampling]  # position of the new token
+        """Tokens of each sampling sequence: of a decode from all of its rows, of a prompt from the last one."""
+        counts = np.where(plan.decodes, plan.q_len, 1)[plan.sampling]
+        firsts = plan.row_start[plan.sampling + 1] - counts
         sampled: list[SampledTokens] = []
-        for tile in self._tiles(len(last_rows)):
-            output = self._sampler.sample(
-                self._logits(hidden, last_rows[tile]),
-                [sequences[index].sampling for index in plan.sampling[tile]],
-                produced[tile].tolist(),
+        for part in _parts(counts, self._tile_rows):
+            row_start = np.concatenate([[0], np.cumsum(counts[part])])
+            rows = np.repeat(firsts[part] - row_start[:-1], counts[part]) + np.arange(row_start[-1])
+            drafts = plan.token_ids[np.minimum(rows + 1, plan.num_rows - 1)]
+            drafts[row_start[1:] - 1] = -1
+            sampled += verify_coupled(
+                self._sampler,
+                self._logits(hidden, rows),
+                [sequences[index].sampling for index in plan.sampling[part]],
+                row_start,
+                plan.positions[firsts[part]] + 1,
+                drafts,
             )
-            for row, error in enumerate(output.errors):
-                if error is None:
-                    sampled.append(SampledTokens((int(output.token_ids[row]),), (output.logprobs[row],)))
-                else:
-                    sampled.append(SampledTokens((), (), error, bool(output.finite[row])))
         return tuple(sampled)
+
+    def _propose(
+        self,
+        drafter: Drafter,
+        plan: StepPlan,
+        sequences: Sequence[RequestSequence],
+        sampled: Sequence[SampledTokens],
+    ) -> Proposal:
+        """Drafts of the sampling sequences that did not fail; the others have none."""
+        width = self.cache.layout.spec.max_draft_tokens
+        going = np.array([i for i, each in enumerate(sampled) if each.error is None], dtype=np.int64)
+        indices = plan.sampling[going]
+        new_tokens = [sampled[i].token_ids for i in going]
+        firsts = np.where(plan.decodes, plan.q_start, plan.q_start + plan.q_len - 1)[indices]
+        proposal = drafter.propose(
+            DraftContext(
+                states=[sequences[index].sampling for index in indices],
+                new_tokens=new_tokens,
+                positions=firsts + np.array([len(tokens) for tokens in new_tokens], dtype=np.int32),
+                slots=plan.slots[indices],
+                cache=self.cache,
+            ),
+            width,
+        )
+        tokens = np.full((len(sampled), width), -1, dtype=np.int32)
+        tokens[going, : proposal.tokens.shape[1]] = proposal.tokens
+        if proposal.confidences is None:
+            return Proposal(tokens)
+        confidences = np.zeros((len(sampled), width), dtype=np.float32)
+        confidences[going, : proposal.confidences.shape[1]] = proposal.confidences
+        return Proposal(tokens, confidences)
 
     def _prompt_logprobs(
         self, plan: StepPlan, index: int, sequence: RequestSequence, hidden: Tensor
@@ -127,16 +183,26 @@ class ModelRunner:
         labels = sequence.request.prompt_ids
         top = sequence.request.params.prompt_logprobs or 0
         entries: list[TokenLogprobs] = []
-        for tile in self._tiles(len(rows)):
-            following = labels[positions[tile] + 1].tolist()
-            entries += prompt_logprobs(self._logits(hidden, rows[tile]), following, top)
+        for first in range(0, len(rows), self._tile_rows):
+            part = slice(first, first + self._tile_rows)
+            following = labels[positions[part] + 1].tolist()
+            entries += prompt_logprobs(self._logits(hidden, rows[part]), following, top)
         return entries
-
-    def _tiles(self, rows: int) -> Iterator[slice]:
-        return (slice(start, start + self._tile_rows) for start in range(0, rows, self._tile_rows))
 
     def _logits(self, hidden: Tensor, rows: NDArray[np.integer]) -> Tensor:
         return self._model.logits(hidden.index_select(0, torch.tensor(rows, dtype=torch.int64)))
+
+
+def _parts(counts: NDArray[np.integer], most: int) -> Iterator[slice]:
+    """Runs of neighbours whose counts add up to ``most`` at most, each with at least one."""
+    first, total = 0, 0
+    for index, count in enumerate(counts.tolist()):
+        if total and total + count > most:
+            yield slice(first, index)
+            first, total = index, 0
+        total += count
+    if total:
+        yield slice(first, len(counts))
 
 
 def _tensor(array: NDArray[np.int32]) -> Tensor:

@@ -16,6 +16,7 @@ class EngineCounters:
     failed_sequences: choices that ended with "error"; nonfinite_sequences: those because the model's logits were not
         finite.
     failed_steps: steps that ended in an exception.
+    overlapped_steps: steps that were planned while another was computed.
     prompt_tokens, output_tokens: of accepted requests, and delivered.
     """
 
@@ -25,6 +26,7 @@ class EngineCounters:
     failed_sequences: int = 0
     nonfinite_sequences: int = 0
     failed_steps: int = 0
+    overlapped_steps: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
 

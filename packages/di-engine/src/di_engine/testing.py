@@ -28,7 +28,7 @@ class ScriptedModel:
     """Calls ``next_logits`` with the tokens of a sequence up to each row.
 
     It takes them from the rows of the steps, as a model takes them from its cache: rows that never came, or came in
-    another order, show.
+    another order, show. Rows of rejected drafts are computed anew; no more of them than the state rings have room for.
     """
 
     def __init__(self, next_logits: NextLogits, vocab_size: int) -> None:
@@ -38,14 +38,15 @@ class ScriptedModel:
 
     def forward(self, batch: Batch, cache: CachePool) -> StepOutput:
         """The hidden rows are the logits."""
+        most_rejected = cache.layout.spec.max_draft_tokens
         hidden = torch.full((batch.num_rows, self._vocab_size), BACKGROUND)
         rows = zip(
             batch.window.slot.tolist(), batch.positions.tolist(), batch.tokens.tolist(), hidden, strict=True
         )
         for slot, position, token, row in rows:
             history = self._history.setdefault(slot, [])
-            if position == 0:
-                history.clear()
+            if position == 0 or len(history) - most_rejected <= position:
+                del history[position:]
             if position != len(history):
                 raise ValueError(f"position is {position}; slot {slot} holds {len(history)} tokens")
             history.append(token)

@@ -89,8 +89,9 @@ def equality(
 ) -> int:
     """Run random requests in random schedules and compare tokens and log-probability bits with each run alone.
 
-    Exits with 1 at the first difference, and when no case had a preemption, a chunk, a mixed step, an abort or
-    two threads.
+    Schedules differ in arrivals, priorities, chunks, pools (preemption, also of what is being computed), threads,
+    asynchronous scheduling, and drafts of every length, right and wrong. Exits with 1 at the first difference, and
+    when something of this never occurred.
     """
     # Pieces of work are tiny here: two threads that spin while they wait lose whole time slices on a busy machine. The
     # thread runtime reads this once, when it is loaded below.
@@ -132,7 +133,16 @@ def _print_report(report: EqualityReport, seconds: float) -> None:
     )
     typer.echo(
         f"preemptions {coverage.preemptions}, chunks {coverage.chunks}, mixed steps {coverage.mixed_steps}, "
-        f"aborts {coverage.aborts}, cases with two threads {coverage.threaded_cases}"
+        f"aborts {coverage.aborts}, cases with two threads {coverage.threaded_cases}, with priorities "
+        f"{coverage.priority_cases}"
+    )
+    typer.echo(
+        f"steps planned while another was computed {coverage.overlapped_steps}, preemptions of what was being "
+        f"computed {coverage.preemptions_in_flight}"
+    )
+    typer.echo(
+        f"drafts planned {coverage.drafts_planned}, accepted {coverage.drafts_accepted}; cases that chose how many by "
+        f"a cost curve {coverage.priced_cases}"
     )
     if report.difference is not None:
         difference = report.difference

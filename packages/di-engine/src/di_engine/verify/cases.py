@@ -18,6 +18,9 @@ REQUESTS_PER_CASE = (2, 6)
 REUSED = 0.8
 """Share of requests that repeat an earlier one, whose baseline is known; the rest are new."""
 
+DRAFT_LENGTHS = (0, 0, 1, 3, 5)
+"""Longest speculation of a case, 0 for none; at most what a model is loaded for by default."""
+
 JITTER = 9
 """How far a prompt's length may lie from a border."""
 
@@ -33,6 +36,13 @@ class Request:
     params: SamplingParams
 
     @property
+    def seed(self) -> int:
+        """Seed of its draws, which no two requests share."""
+        seed = self.params.seed
+        assert seed is not None  # every request is drawn with one
+        return seed
+
+    @property
     def max_tokens(self) -> int:
         """Most tokens that the sequence may come to hold."""
         return len(self.prompt) + (self.params.max_tokens or MAX_OUTPUT)
@@ -40,16 +50,22 @@ class Request:
 
 @dataclass(frozen=True)
 class Arrival:
-    """A request of a case: the step before which it is added, and before which it is aborted (None: never)."""
+    """A request of a case: the step before which it is added, and before which it is aborted (None: never); its
+    class and its user."""
 
     request: Request
     add_at: int
     abort_at: int | None
+    priority: int
+    user: int
 
 
 @dataclass(frozen=True)
 class Case:
-    """One schedule: requests with their times, and the engine that runs them."""
+    """One schedule: requests with their times, and the engine that runs them.
+
+    ``priced`` says whether the scheduler chooses how many drafts it verifies by a cost curve.
+    """
 
     index: int
     arrivals: tuple[Arrival, ...]
@@ -60,6 +76,9 @@ class Case:
     max_chunk_tokens: int | None
     policy: StepPolicy
     num_threads: int
+    async_scheduling: bool
+    max_draft_tokens: int
+    priced: bool
 
 
 def longest_sequence(config: ModelConfig) -> int:
@@ -95,10 +114,11 @@ class CaseGenerator:
         # The longest sequence fits alone, but not all of them together: they preempt each other.
         num_blocks = 1 + rng.randint(needs[-1], max(needs[-1], sum(needs) * 2 // 3))
         max_num_seqs = rng.randint(2, len(requests))
+        mixed = rng.random() < 0.5
         chunk = rng.choice((1, 7, 16, 33, 64, None)) if rng.random() < 0.8 else None
         return Case(
             index=index,
-            arrivals=tuple(self._arrival(request) for request in requests),
+            arrivals=tuple(self._arrival(request, mixed=mixed) for request in requests),
             block_size=block_size,
             num_blocks=num_blocks,
             max_num_seqs=max_num_seqs,
@@ -106,12 +126,17 @@ class CaseGenerator:
             max_chunk_tokens=chunk if chunk != 1 or all(len(r.prompt) <= 40 for r in requests) else 7,
             policy=rng.choice((StepPolicy.MIXED, StepPolicy.MIXED, StepPolicy.HOMOGENEOUS)),
             num_threads=rng.choice((1, 1, 1, 2)),
+            async_scheduling=rng.random() < 0.6,
+            max_draft_tokens=rng.choice(DRAFT_LENGTHS),
+            priced=rng.random() < 0.4,
         )
 
-    def _arrival(self, request: Request) -> Arrival:
-        add_at = self._random.choice((0, 0, 1, 3, 8))
-        abort_at = add_at + self._random.randint(0, 20) if self._random.random() < 0.12 else None
-        return Arrival(request, add_at, abort_at)
+    def _arrival(self, request: Request, *, mixed: bool) -> Arrival:
+        rng = self._random
+        add_at = rng.choice((0, 0, 1, 3, 8))
+        abort_at = add_at + rng.randint(0, 20) if rng.random() < 0.12 else None
+        priority, user = (rng.randint(-1, 1), rng.randint(0, 1)) if mixed else (0, 0)
+        return Arrival(request, add_at, abort_at, priority, user)
 
     def _request(self) -> Request:
         if self._known and self._random.random() < REUSED:

@@ -8,19 +8,25 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from di_kernels import set_num_threads
-from di_scheduler import SchedulerStats
-from di_spec import LogprobEntry
+from di_scheduler.cost_curve import CostCurve
+from di_scheduler.speculation import DraftBudget
+from di_spec import Drafter, LogprobEntry
 
 from di_engine.capacity import available_memory, plan_capacity
 from di_engine.config import EngineConfig
 from di_engine.engine import LLMEngine
 from di_engine.loading import LoadedModel, load_model
 from di_engine.outputs import RequestOutput
+from di_engine.request import RequestOptions
+from di_engine.stats import EngineStats
 from di_engine.verify.cases import Case, CaseGenerator, Request, longest_sequence
+from di_engine.verify.drafter import Continuation, ScriptedDrafter
 from di_engine.verify.threads import limited_threads
 
 WORK_PER_THREAD = 1 << 11
 """Work that wakes a thread where a case uses several: small enough that small models share theirs out too."""
+STEP_COST = CostCurve(sizes=(1, 8, 64), milliseconds=(10.0, 12.0, 60.0), stepped=False)
+"""Of cases that choose how many drafts they verify: a few pay, many do not."""
 STEPS_PER_TOKEN = 20
 """A case that takes more steps than this for each token of its requests makes no progress."""
 
@@ -60,17 +66,30 @@ class Coverage:
     mixed_steps: int = 0
     aborts: int = 0
     threaded_cases: int = 0
+    priority_cases: int = 0
+    overlapped_steps: int = 0
+    preemptions_in_flight: int = 0
+    drafts_planned: int = 0
+    drafts_accepted: int = 0
+    priced_cases: int = 0
 
-    def plus(self, case: Case, stats: SchedulerStats) -> Coverage:
+    def plus(self, case: Case, stats: EngineStats) -> Coverage:
         """With one more case."""
+        scheduler = stats.scheduler
         return Coverage(
             self.requests + len(case.arrivals),
-            self.steps + stats.steps,
-            self.preemptions + stats.preemptions,
-            self.chunks + stats.chunks,
-            self.mixed_steps + stats.mixed_steps,
-            self.aborts + stats.aborts,
+            self.steps + scheduler.steps,
+            self.preemptions + scheduler.preemptions,
+            self.chunks + scheduler.chunks,
+            self.mixed_steps + scheduler.mixed_steps,
+            self.aborts + scheduler.aborts,
             self.threaded_cases + (case.num_threads > 1),
+            self.priority_cases + (len({arrival.priority for arrival in case.arrivals}) > 1),
+            self.overlapped_steps + stats.counters.overlapped_steps,
+            self.preemptions_in_flight + scheduler.preemptions_in_flight,
+            self.drafts_planned + scheduler.drafts_planned,
+            self.drafts_accepted + scheduler.drafts_accepted,
+            self.priced_cases + (case.priced and scheduler.drafts_planned > 0),
         )
 
     @property
@@ -131,14 +150,15 @@ class EqualityCheck:
                 progress(done)
         return EqualityReport(done, len(self._baselines), coverage, difference)
 
-    def _run(self, case: Case) -> tuple[Difference | None, SchedulerStats]:
+    def _run(self, case: Case) -> tuple[Difference | None, EngineStats]:
         baselines = [self._baseline(arrival.request) for arrival in case.arrivals]
-        with self._engine(_settings(self._base, case)) as engine:
+        with self._engine(_settings(self._base, case), self._drafter(case, baselines)) as engine:
+            engine.set_step_cost(DraftBudget(STEP_COST) if case.priced else None)
             set_num_threads(case.num_threads, work_per_thread=WORK_PER_THREAD)
             outcomes = _drive(engine, case)
-            stats = engine.stats().scheduler
+            stats = engine.stats()
         if outcomes is None:
-            return Difference(case, None, f"not finished after {stats.steps} steps"), stats
+            return Difference(case, None, f"not finished after {stats.scheduler.steps} steps"), stats
         for index, (outcome, baseline) in enumerate(zip(outcomes, baselines, strict=True)):
             what = first_difference(outcome, baseline)
             if what is not None:
@@ -163,9 +183,19 @@ class EqualityCheck:
             self._baselines[request] = _outcome(collected)
         return self._baselines[request]
 
-    def _engine(self, settings: EngineConfig) -> LLMEngine:
+    def _drafter(self, case: Case, baselines: Sequence[Outcome]) -> Drafter | None:
+        """One that knows how the requests of a case go on, and lies."""
+        if case.max_draft_tokens == 0:
+            return None
+        continuations = {
+            arrival.request.seed: Continuation(len(arrival.request.prompt), baseline.token_ids)
+            for arrival, baseline in zip(case.arrivals, baselines, strict=True)
+        }
+        return ScriptedDrafter(continuations, self._loaded.config.text.vocab_size, case.index)
+
+    def _engine(self, settings: EngineConfig, drafter: Drafter | None = None) -> LLMEngine:
         capacity = plan_capacity(settings, self._loaded.config, available_memory())
-        return LLMEngine(settings, loaded=replace(self._loaded, capacity=capacity))
+        return LLMEngine(settings, loaded=replace(self._loaded, capacity=capacity), drafter=drafter)
 
 
 def first_difference(outcome: Outcome, baseline: Outcome) -> str | None:
@@ -238,6 +268,8 @@ def _settings(base: EngineConfig, case: Case) -> EngineConfig:
         num_blocks=case.num_blocks,
         policy=case.policy,
         num_threads=case.num_threads,
+        async_scheduling=case.async_scheduling,
+        max_draft_tokens=case.max_draft_tokens,
     )
 
 
@@ -251,7 +283,10 @@ def _drive(engine: LLMEngine, case: Case) -> list[Outcome] | None:
             return [_outcome(collected) for collected in outputs]
         for index, arrival in enumerate(case.arrivals):
             if arrival.add_at == step:
-                engine.add_request(str(index), arrival.request.prompt, arrival.request.params)
+                options = RequestOptions(priority=arrival.priority, user=arrival.user)
+                engine.add_request(
+                    str(index), arrival.request.prompt, arrival.request.params, options=options
+                )
             if arrival.abort_at == step:
                 engine.abort(str(index))
         for output in engine.step():

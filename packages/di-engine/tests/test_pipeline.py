@@ -1,0 +1,264 @@
+"""Asynchronous scheduling: the host works while a step is computed, and nothing in flight is lost or kept."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from di_engine import LLMEngine, RequestError, RequestOptions, SamplingParams
+from di_engine.device import StepTimeoutError
+from di_engine.runner import ModelRunner
+from di_engine.testing import follow
+from di_scheduler import StepPlan
+from di_spec import DraftContext, Proposal
+from torch import Tensor
+
+Drain = Callable[[LLMEngine], dict[str, list[Any]]]
+PROMPT = (10, 11, 12)
+STORY = (*PROMPT, 20, 21, 22, 23, 24, 25)
+OTHER = (30, 31, 40, 41, 42, 43)
+FREE = SamplingParams(temperature=0, max_tokens=32)
+WAIT = 20.0
+
+
+@pytest.fixture
+def async_scheduling() -> bool:
+    return True
+
+
+def kept(outputs: list[Any]) -> tuple[int, ...]:
+    return tuple(token for output in outputs for token in output.token_ids)
+
+
+def device_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("di-device")]
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    before = len(device_threads())
+    yield
+    deadline = time.monotonic() + WAIT
+    while len(device_threads()) > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(device_threads()) == before
+
+
+class Gate:
+    """Holds up the rows of a script where it is told to, and says when it does."""
+
+    def __init__(self, *texts: tuple[int, ...]) -> None:
+        self.script = follow(*texts)
+        self.hold_at: tuple[int, ...] | None = None
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def __call__(self, prefix: tuple[int, ...]) -> Any:
+        if prefix == self.hold_at:
+            self.reached.set()
+            assert self.opened.wait(WAIT)
+        return self.script(prefix)
+
+
+def test_step_returns_while_the_next_one_is_computed(make_scripted: Any, drain: Drain) -> None:
+    gate = Gate(STORY)
+    gate.hold_at = STORY[:4]
+    engine = make_scripted(gate)
+    engine.add_request("a", PROMPT, FREE)
+    (first,) = engine.step()
+    assert first.token_ids == STORY[3:4]
+    assert gate.reached.wait(WAIT)
+    engine.add_request("b", PROMPT, FREE)  # requests come in meanwhile
+    gate.opened.set()
+    outputs = drain(engine)
+    assert kept([first, *outputs["a"]]) == kept(outputs["b"]) == (*STORY[3:], 1)
+    counters = engine.stats().counters
+    assert counters.overlapped_steps > 4
+    assert engine.stats().scheduler.used_blocks == 0
+
+
+def test_outputs_are_those_of_synchronous_scheduling_step_by_step(make_scripted: Any, drain: Drain) -> None:
+    outputs = []
+    for asynchronous in (False, True):
+        engine = make_scripted(
+            lambda prefix: {1: -1.0, **dict.fromkeys(range(100, 140), 0.0)},
+            async_scheduling=asynchronous,
+            max_num_seqs=4,
+        )
+        for index in range(9):
+            params = SamplingParams(seed=index, max_tokens=12, logprobs=1, prompt_logprobs=1, n=1 + index % 2)
+            engine.add_request(str(index), [7 + index] * (1 + index), params)
+        outputs.append(drain(engine))
+        assert engine.stats().scheduler.used_slots == 0
+    assert outputs[0] == outputs[1]
+
+
+def test_an_abort_in_flight_drops_what_was_computed(make_scripted: Any, drain: Drain) -> None:
+    gate = Gate(STORY, OTHER)
+    gate.hold_at = STORY[:5]
+    engine = make_scripted(gate)
+    engine.add_request("a", PROMPT, FREE)
+    engine.add_request("b", OTHER[:2], FREE)
+    before = engine.step() + engine.step()
+    assert gate.reached.wait(WAIT)
+    assert engine.abort("a") == 1
+    engine.add_request("a", OTHER[:2], FREE)  # the id is free at once
+    gate.opened.set()
+    outputs = drain(engine)
+    assert kept([output for output in before if output.request_id == "a"]) == STORY[3:5]
+    assert [output.finish_reason for output in outputs["a"]] == ["abort", *[None] * 4, "stop"]
+    assert kept(outputs["a"]) == (*OTHER[2:], 1)
+    assert kept([o for o in before if o.request_id == "b"] + outputs["b"]) == (*OTHER[2:], 1)
+    stats = engine.stats().scheduler
+    assert (stats.used_blocks, stats.used_slots, stats.running, stats.waiting) == (0, 0, 0, 0)
+
+
+class FailingRunner(ModelRunner):
+    """Fails once, in the first decode of the prompt that begins with token 10."""
+
+    failed = False
+
+    def forward(self, plan: StepPlan, sequences: Any) -> Tensor:
+        for sequence, start in zip(sequences, plan.q_start.tolist(), strict=True):
+            if sequence.request.prompt_ids[0] == 10 and start == 3 and not self.failed:
+                self.failed = True
+                raise MemoryError("no memory")
+        return super().forward(plan, sequences)
+
+
+def test_a_failure_ends_its_step_and_not_the_one_in_flight(make_scripted: Any, drain: Drain) -> None:
+    """The other request comes in with the step that is planned while the failing one is computed."""
+    engine = make_scripted(follow(STORY, OTHER), runner=FailingRunner)
+    engine.add_request("a", PROMPT, FREE)
+    outputs = {"a": engine.step()}
+    engine.add_request("b", OTHER[:2], FREE)
+    for name, more in drain(engine).items():
+        outputs.setdefault(name, []).extend(more)
+    assert kept(outputs["a"]) == STORY[3:4]
+    assert outputs["a"][-1].finish_reason == "error"
+    assert "MemoryError: no memory" in outputs["a"][-1].error
+    assert kept(outputs["b"]) == (*OTHER[2:], 1)
+    stats = engine.stats()
+    assert (stats.counters.failed_steps, stats.scheduler.used_blocks, stats.scheduler.used_slots) == (1, 0, 0)
+
+
+class FailingDrafter:
+    def propose(self, context: DraftContext, max_tokens: int) -> Proposal:
+        raise RuntimeError(f"no drafts for {len(context.states)}")
+
+
+def test_a_drafter_that_fails_fails_its_step(make_scripted: Any, drain: Drain) -> None:
+    engine = make_scripted(follow(STORY), drafter=FailingDrafter())
+    engine.add_request("a", PROMPT, FREE)
+    (output,) = drain(engine)["a"]
+    assert output.finish_reason == "error"
+    assert "no drafts for 1" in output.error
+
+
+def test_close_in_flight_waits_for_the_step_and_ends_the_thread(make_scripted: Any) -> None:
+    gate = Gate(STORY)
+    gate.hold_at = STORY[:4]
+    engine = make_scripted(gate)
+    engine.add_request("a", PROMPT, FREE)
+    engine.step()
+    assert gate.reached.wait(WAIT)
+    assert device_threads()
+    threading.Timer(0.05, gate.opened.set).start()
+    engine.close()
+    assert gate.opened.is_set()
+
+
+def test_close_says_what_it_waited_for(make_scripted: Any) -> None:
+    gate = Gate(STORY)
+    gate.hold_at = STORY[:4]
+    engine = make_scripted(gate, step_timeout=0.1)
+    engine.add_request("a", PROMPT, FREE)
+    engine.step()
+    assert gate.reached.wait(WAIT)
+    with pytest.raises(StepTimeoutError, match=r"waited 0\.1 s for the device thread"):
+        engine.close()
+    gate.opened.set()
+    engine.close()
+
+
+def test_a_step_that_takes_too_long_ends_all_requests(make_scripted: Any, drain: Drain) -> None:
+    gate = Gate(STORY, OTHER)
+    gate.hold_at = STORY[:4]
+    engine = make_scripted(gate, step_timeout=0.3, max_num_seqs=1)
+    engine.add_request("a", PROMPT, FREE)
+    engine.add_request("waiting", OTHER[:2], FREE)
+    assert kept(engine.step()) == STORY[3:4]
+    outputs = engine.step()
+    assert [(output.request_id, output.finish_reason) for output in outputs] == [
+        ("a", "error"),
+        ("waiting", "error"),
+    ]
+    assert all("waited 0.3 s for a step" in output.error for output in outputs)
+    assert not engine.has_unfinished()
+    gate.opened.set()
+    engine.add_request("a", PROMPT, FREE)  # what was late is behind it
+    assert kept(drain(engine)["a"]) == (*STORY[3:], 1)
+    assert engine.stats().scheduler.used_blocks == 0
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_deadlines(make_scripted: Any, drain: Drain, asynchronous: bool) -> None:
+    engine = make_scripted(
+        lambda prefix: {5: 0.0}, async_scheduling=asynchronous, max_model_len=4000, num_blocks=40
+    )
+    now = time.monotonic()
+    endless = SamplingParams(temperature=0, max_tokens=3000)
+    engine.add_request("late", PROMPT, endless, options=RequestOptions(deadline=now + 0.2))
+    engine.add_request("over", PROMPT, endless, options=RequestOptions(deadline=now - 1.0))
+    engine.add_request("free", PROMPT, SamplingParams(temperature=0, max_tokens=3))
+    outputs = drain(engine, 4000)
+    assert [output.finish_reason for output in outputs["over"]] == ["deadline"]
+    assert outputs["late"][-1].finish_reason == "deadline"
+    assert kept(outputs["late"]) == (5,) * len(kept(outputs["late"]))
+    assert outputs["free"][-1].finish_reason == "length"
+    assert engine.stats().scheduler.used_blocks == 0
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_priorities_go_first(make_scripted: Any, drain: Drain, asynchronous: bool) -> None:
+    engine = make_scripted(lambda prefix: {5: 0.0}, max_num_seqs=1, async_scheduling=asynchronous)
+    params = SamplingParams(temperature=0, max_tokens=2)
+    for name, priority in (("last", 1), ("second", 0), ("first", -3)):
+        engine.add_request(name, PROMPT, params, options=RequestOptions(priority=priority))
+    assert list(drain(engine)) == ["first", "second", "last"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("priority", 1.5), ("user", -1), ("weight", 0.0), ("weight", float("nan")), ("deadline", float("nan"))],
+)
+def test_options_that_nothing_allows(field: str, value: Any) -> None:
+    with pytest.raises(RequestError, match=f"options: {field}"):
+        RequestOptions(**{field: value})
+
+
+def test_an_engine_that_is_never_closed_does_not_keep_the_process(tmp_path: Path) -> None:
+    code = """
+        from di_engine import EngineConfig, LLMEngine, SamplingParams
+        from di_engine.testing import follow, scripted_model
+
+        config = EngineConfig(model="scripted", max_num_seqs=2, async_scheduling=True)
+        engine = LLMEngine(config, loaded=scripted_model(config, follow(range(10, 40))))
+        engine.add_request("a", [10, 11], SamplingParams(temperature=0, max_tokens=20))
+        print(engine.step()[0].token_ids)
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        timeout=120,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "(12,)\n", "")
