@@ -90,6 +90,7 @@ bool Scheduler::fork(SeqId parent_id, SeqId id, std::int32_t num_tokens, Limits 
     return false;
   }
   child->set_computed(std::min(parent->num_computed(), num_tokens - 1));
+  child->set_written(parent->num_written());
   lifecycle_.share(*parent, child);
   return true;
 }
@@ -97,7 +98,7 @@ bool Scheduler::fork(SeqId parent_id, SeqId id, std::int32_t num_tokens, Limits 
 bool Scheduler::can_share(const Sequence& parent, const Options& options, std::int32_t num_tokens) const {
   const std::int32_t computed = std::min(parent.num_computed(), num_tokens - 1);
   // The state can go back by as many positions as a step may have drafts, and one.
-  const bool reachable = parent.num_computed() - computed <= config_.max_draft_tokens + 1;
+  const bool reachable = parent.num_written() - computed <= config_.max_draft_tokens + 1;
   const bool is_filled =
       parent.state() == SequenceState::kRunning || parent.state() == SequenceState::kPrompted;
   return options.ready && is_filled && !parent.in_step() && computed >= 1 && reachable &&
@@ -352,6 +353,7 @@ std::vector<Piece> Scheduler::resolve_next(const StepOutcome& outcome) {
 }
 
 void Scheduler::commit_piece(const Piece& piece) {
+  piece.sequence->set_written(piece.q_start + piece.q_len);
   if (!piece.decode) piece.sequence->set_computed(piece.q_start + piece.q_len);
 }
 

@@ -1,6 +1,7 @@
 // One request inside the scheduler.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -60,6 +61,11 @@ class Sequence {
   std::int32_t num_planned() const { return steps_in_flight_ > 0 ? num_planned_ : num_computed_; }
   void set_computed(std::int32_t num_computed) { num_computed_ = num_computed; }
 
+  // Positions below this have been written to, rejected drafts too: how far back its state can go depends on
+  // it.
+  std::int32_t num_written() const { return num_written_; }
+  void set_written(std::int32_t end) { num_written_ = std::max(num_written_, end); }
+
   // The most tokens that the open plan may yield; 0 when it yields none. While there are any, the next row's
   // position and token are not known.
   std::int32_t pending_tokens() const { return steps_in_flight_ > 0 ? pending_tokens_ : 0; }
@@ -82,11 +88,13 @@ class Sequence {
   void receive(std::int32_t num_computed) {
     state_ = SequenceState::kReceiving;
     num_computed_ = num_computed;
+    num_written_ = num_computed;
   }
   void hand_over() { state_ = SequenceState::kPrompted; }
   void restart() {
     state_ = SequenceState::kWaiting;
     num_computed_ = 0;
+    num_written_ = 0;
     ++num_preemptions_;
     drafts.clear();
     rates.clear();
@@ -152,6 +160,7 @@ class Sequence {
   Limits limits_;
   Options options_;
   std::int32_t num_computed_ = 0;
+  std::int32_t num_written_ = 0;
   std::int32_t num_planned_ = 0;
   std::int32_t pending_tokens_ = 0;
   std::int32_t num_preemptions_ = 0;
