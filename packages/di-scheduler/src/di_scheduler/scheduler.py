@@ -115,8 +115,8 @@ class Scheduler:
     ) -> bool:
         """Add a sequence whose prompt is the first `num_tokens` tokens of another one, on that one's cache if possible.
 
-        Whether it shares: the parent must hold its cache, have no rows in flight, and have computed no more than
-        `max_draft_tokens + 1` positions beyond the second last of these tokens; a slot, and a block for a partial
+        Whether it shares: the parent must hold its cache, have no rows in flight, and have written no more than
+        `max_draft_tokens + 1` positions beyond those shared; a slot, and a block for a partial
         tail, must be free. Otherwise the sequence waits like any other and is computed. Raises `KeyError` for an
         unknown parent, `ValueError` for `num_tokens` outside 1 .. the parent's tokens, and what `add` raises.
         """
