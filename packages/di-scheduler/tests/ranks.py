@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from di_scheduler.config import StepKind
 from di_scheduler.lockstep import (
-    GroupIdle,
     GroupStopped,
     LockstepPlanner,
     PlannedStep,
@@ -151,6 +150,3 @@ def run_ranks(script: Sequence[Sequence[Sequence[Events]]], rule: PrefillRule) -
         for future in [pool.submit(run, rank, turns) for rank, turns in zip(ranks, script, strict=True)]:
             future.result()
     return ranks
-
-
-__all__ = ["CounterPlan", "CounterScheduler", "Events", "GroupIdle", "Rank", "Turn", "run_ranks"]
