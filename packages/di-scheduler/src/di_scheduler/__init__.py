@@ -10,9 +10,15 @@ from di_scheduler.config import (
     StepKind,
     StepPolicy,
 )
+from di_scheduler.cost_curve import CostCurve, CurveCache, CurveKey, measure_curve
 from di_scheduler.errors import AdmissionError, AdmissionReason, BlockPoolError, ConfigError, StepOrderError
+from di_scheduler.flops import FlopsEstimator, ModelShape
+from di_scheduler.lockstep import BoundedWaits, GroupIdle, GroupStopped, LockstepPlanner, PlannedStep
+from di_scheduler.mfu import MfuMeter
 from di_scheduler.results import CommitResult, SchedulerStats, SequenceInfo, SequenceState, StepPlan
 from di_scheduler.scheduler import Scheduler
+from di_scheduler.speculation import DraftBudget, SpeculationError
+from di_scheduler.voting import InProcessVote, Vote, VoteError, VoteTimeoutError
 
 __all__ = [
     "AdmissionError",
@@ -20,10 +26,23 @@ __all__ = [
     "AllocStatus",
     "BlockPool",
     "BlockPoolError",
+    "BoundedWaits",
     "CommitResult",
     "ConfigError",
+    "CostCurve",
+    "CurveCache",
+    "CurveKey",
+    "DraftBudget",
     "EngineKind",
     "FinishReason",
+    "FlopsEstimator",
+    "GroupIdle",
+    "GroupStopped",
+    "InProcessVote",
+    "LockstepPlanner",
+    "MfuMeter",
+    "ModelShape",
+    "PlannedStep",
     "Scheduler",
     "SchedulerConfig",
     "SchedulerStats",
@@ -31,8 +50,13 @@ __all__ = [
     "SequenceLimits",
     "SequenceOptions",
     "SequenceState",
+    "SpeculationError",
     "StepKind",
     "StepOrderError",
     "StepPlan",
     "StepPolicy",
+    "Vote",
+    "VoteError",
+    "VoteTimeoutError",
+    "measure_curve",
 ]
