@@ -1,104 +1,78 @@
-"""The properties of the scheduler specification, section 17, that apply to one synchronous scheduler.
+"""The 45 properties of the scheduler specification, section 17, as they hold for docs/interfaces.md.
 
-Each check looks at the native scheduler through its public interface only; none asks the Python model. The tables at
-the end map the numbers of the specification to checks; 4 to 7 are about the pool alone (`test_block_pool.py`) and 21,
-36, 38 and 44 about whole histories (`test_transparency.py`, `test_lifecycle.py`).
+The checks look at the native scheduler through its public methods only; none asks the Python model. Here are those
+that hold after every operation, those of a commit, and the table of all numbers; `properties_plan.py` has those of a
+plan. Whole-history properties are tests of their own.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable
 
-import numpy as np
-from di_scheduler import (
-    FinishReason,
-    Scheduler,
-    SchedulerConfig,
-    SequenceInfo,
-    SequenceLimits,
-    SequenceState,
-    StepPlan,
-    StepPolicy,
+from di_scheduler import EngineKind, FinishReason, SchedulerConfig, SequenceState
+
+from .observation import Observation, Request
+
+LIVE_STATES = (
+    SequenceState.WAITING,
+    SequenceState.RUNNING,
+    SequenceState.PROMPTED,
+    SequenceState.RECEIVING,
 )
 
 
-@dataclass
-class Request:
-    """What the outside world knows of one request."""
-
-    prompt: list[int]
-    limits: SequenceLimits
-    order: int
-    delivered: list[int] = field(default_factory=list)
-    finishes: list[FinishReason] = field(default_factory=list)
-    rows_seen: int = 0  # positions computed since the last (re)start
-    preemptions: int = 0
-
-
-@dataclass
-class Observation:
-    """The native scheduler at one moment, with all that was told to the outside so far."""
-
-    config: SchedulerConfig
-    scheduler: Scheduler
-    live: dict[int, Request]  # by id
-    ended: list[Request]
-    in_flight_ended: list[SequenceInfo]  # ended while the open plan has rows of them
-    free_before: int = 0  # blocks, when the plan was asked for
-    held_before: dict[int, int] = field(default_factory=dict)  # blocks held then, by id
-
-    def info(self, seq_id: int) -> SequenceInfo:
-        return self.scheduler.describe(seq_id)
-
-    def holders(self) -> list[SequenceInfo]:
-        infos = [self.info(seq_id) for seq_id in self.live]
-        return [info for info in infos + self.in_flight_ended if len(info.block_table) or info.slot]
-
-
-def usable(table: Iterable[int]) -> list[int]:
-    return [block for block in table if block]
-
-
-# After every operation.
-
-
 def check_conservation(o: Observation) -> None:
-    """1: free blocks and distinct held blocks add up to the pool."""
-    held = {block for info in o.holders() for block in info.block_table.tolist()}
-    stats = o.scheduler.stats()
-    assert stats.free_blocks + len(held) == o.config.num_blocks - 1
-    assert stats.used_blocks == len(held)
+    """1: free blocks and distinct held blocks (copies' sources too) add up to the pool."""
+    held = {block for _, table, _ in o.tables() for block in table}
+    held |= {source for pin in o.pins() for source, _ in pin.blocks}
+    assert o.stats.free_blocks + len(held) == o.config.num_blocks - 1
+    assert o.stats.used_blocks == len(held)
 
 
 def check_references(o: Observation) -> None:
-    """2: without prefix sharing, a block stands in one table once."""
-    held = [block for info in o.holders() for block in info.block_table.tolist()]
-    assert len(held) == len(set(held))
+    """2: a block stands in two tables only where one was forked from the other, at the same place."""
+    places: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for request, table, _ in o.tables():
+        assert len(set(table)) == len(table)
+        for place, block in enumerate(table):
+            places[block].append((request.family, place))
+    assert all(len(set(found)) == 1 for found in places.values())
 
 
 def check_null_index(o: Observation) -> None:
-    """3: index 0 is never handed out."""
-    for info in o.holders():
-        assert all(0 < block < o.config.num_blocks for block in info.block_table.tolist())
-        assert 0 < info.slot < o.config.num_slots
+    """3: index 0 is never handed out, and nothing beyond the pools."""
+    for _, table, slot in o.tables():
+        assert all(0 < block < o.config.num_blocks for block in table)
+        assert 0 < slot < o.config.num_slots
 
 
 def check_slots(o: Observation) -> None:
-    """8, 9: who holds blocks holds exactly one slot, and no two hold the same."""
-    slots = [info.slot for info in o.holders()]
-    assert len(slots) == len(set(slots)) == o.scheduler.stats().used_slots
-    assert len(slots) <= o.config.max_num_seqs
+    """8, 9: who holds blocks holds exactly one slot, nobody another's; `max_num_seqs` at most hold one.
+
+    The state slot is the draft slot: there is no second kind.
+    """
+    slots = [slot for _, _, slot in o.tables()]
+    assert len(slots) == len(set(slots))
+    used = set(slots) | {pin.slots[0] for pin in o.pins()}
+    assert o.stats.used_slots == len(used) <= o.config.max_num_seqs
+    assert o.stats.free_slots + len(used) == o.config.num_slots - 1
+    for info in o.infos.values():
+        assert (info.slot > 0) == (info.state != SequenceState.WAITING)
 
 
 def check_exclusivity(o: Observation) -> None:
-    """10: every live sequence is in exactly one queue, and each queue is in arrival order."""
-    waiting, running = o.scheduler.waiting_ids().tolist(), o.scheduler.running_ids().tolist()
-    assert sorted(waiting + running) == sorted(o.live)
-    for queue, state in ((waiting, SequenceState.WAITING), (running, SequenceState.RUNNING)):
-        assert all(o.info(seq_id).state == state for seq_id in queue)
-        orders = [o.live[seq_id].order for seq_id in queue]
-        assert orders == sorted(orders)
-    for seq_id in waiting:
-        info = o.info(seq_id)
+    """10: every live sequence is in exactly one state, the queues are in order, waiting ones hold nothing."""
+    ids = {state: o.in_state(state) for state in LIVE_STATES}
+    assert sorted(seq_id for found in ids.values() for seq_id in found) == sorted(o.live)
+    for queue, state in ((o.waiting, SequenceState.WAITING), (o.running, SequenceState.RUNNING)):
+        assert sorted(queue) == sorted(ids[state])
+        places = [o.live[seq_id].place for seq_id in queue]
+        assert places == sorted(places)
+    stats = o.stats
+    counted = (stats.waiting, stats.running, stats.prompted, stats.receiving)
+    assert counted == tuple(len(ids[state]) for state in LIVE_STATES)
+    assert stats.not_ready == sum(not o.live[seq_id].ready for seq_id in o.waiting)
+    for seq_id in o.waiting:
+        info = o.infos[seq_id]
         assert (len(info.block_table), info.slot, info.num_computed) == (0, 0, 0)
 
 
@@ -106,8 +80,7 @@ def check_outputs(o: Observation) -> None:
     """22, 23: one end per request, what was delivered is what is stored, and no rule of ending was missed."""
     for seq_id, request in o.live.items():
         assert request.finishes == []
-        assert request.delivered == o.scheduler.output_tokens(seq_id).tolist()
-        assert o.info(seq_id).length == len(request.prompt) + len(request.delivered)
+        assert o.infos[seq_id].length == len(request.prompt) + len(request.delivered)
         assert first_stop(o.config, request) is None
     for request in o.ended:
         assert len(request.finishes) == 1
@@ -116,13 +89,13 @@ def check_outputs(o: Observation) -> None:
             assert stop == (len(request.delivered), request.finishes[0])
         else:
             assert stop is None
+    o.ended.clear()
 
 
 def first_stop(config: SchedulerConfig, request: Request) -> tuple[int, FinishReason] | None:
     """The output length at which a request must end by itself, and why."""
     limits = request.limits
-    pool = (config.num_blocks - 1) * config.block_size
-    room = min(limits.max_tokens, min(config.max_model_len, pool) - len(request.prompt))
+    room = min(limits.max_tokens, length_limit(config) - len(request.prompt))
     for count, token in enumerate(request.delivered, start=1):
         if count > limits.min_tokens:
             if token in limits.eos_token_ids and not limits.ignore_eos:
@@ -134,96 +107,56 @@ def first_stop(config: SchedulerConfig, request: Request) -> tuple[int, FinishRe
     return None
 
 
-# After every plan.
+def length_limit(config: SchedulerConfig) -> int:
+    return min(config.max_model_len, (config.num_blocks - 1) * config.block_size)
 
 
-def is_decode(plan: StepPlan, i: int) -> bool:
-    return bool(plan.q_len[i] == 1 and plan.samples[i] and plan.q_start[i] > 0)
-
-
-def check_homogeneity(o: Observation, plan: StepPlan) -> None:
-    """11: with that policy no step has both kinds."""
-    if o.config.policy is StepPolicy.HOMOGENEOUS:
-        decodes = [is_decode(plan, i) for i in range(plan.num_seqs)]
-        assert all(decodes) or not any(decodes)
-
-
-def check_budgets(o: Observation, plan: StepPlan) -> None:
-    """12: rows of a step, of a chunk, and sequences."""
-    assert plan.num_rows == plan.q_len.sum() <= o.config.max_num_batched_tokens
-    assert plan.num_seqs <= o.config.max_num_seqs
-    assert plan.q_len.max(initial=0) <= (o.config.max_chunk_tokens or o.config.max_num_batched_tokens)
-    assert plan.q_len.min(initial=1) >= 1
-
-
-def check_coverage(o: Observation, plan: StepPlan) -> None:
-    """13: positions are computed in order, each once per (re)start, with the right tokens around them."""
-    for i, seq_id in enumerate(plan.seq_ids.tolist()):
-        request = o.live[seq_id]
-        tokens = request.prompt + request.delivered
-        start, end = int(plan.q_start[i]), int(plan.q_start[i] + plan.q_len[i])
-        rows = slice(plan.row_start[i], plan.row_start[i + 1])
-        assert start == request.rows_seen
-        assert plan.token_ids[rows].tolist() == tokens[start:end]
-        assert plan.positions[rows].tolist() == list(range(start, end))
-        assert plan.samples[i] == (end == len(tokens))
-        padded = [-1] * o.config.lookback + tokens
-        before = padded[start : start + o.config.lookback]
-        assert plan.context[i].tolist() == before[::-1]
-        assert (plan.prompt_len[i], plan.output_len[i]) == (len(request.prompt), len(request.delivered))
-    assert plan.sampling.tolist() == np.flatnonzero(plan.samples).tolist()
-
-
-def check_admission_order(o: Observation, plan: StepPlan) -> None:
-    """17: nobody starts before an earlier request; where chunks are not capped, first tokens come in order too."""
-    orders = [o.live[seq_id].order for seq_id in o.scheduler.running_ids().tolist()]
-    waiting = [o.live[seq_id].order for seq_id in o.scheduler.waiting_ids().tolist()]
-    assert max(orders, default=-1) < min(waiting, default=2**63)
-    if o.config.max_chunk_tokens is not None:
-        return
-    fresh = [r for r in o.live.values() if r.preemptions == 0 and not r.delivered]
-    yielding = set(plan.seq_ids[plan.sampling].tolist())
-    first = [r.order for seq_id, r in o.live.items() if r in fresh and seq_id in yielding]
-    silent = [r.order for seq_id, r in o.live.items() if r in fresh and seq_id not in yielding]
-    assert max(first, default=-1) < min(silent, default=2**63)
-
-
-def check_tables(o: Observation, plan: StepPlan) -> None:
-    """18, 19: every row has a place, and no block is held in advance."""
-    assert plan.block_table.shape == (plan.num_seqs, max(map(len, map(usable, plan.block_table)), default=0))
-    for i, seq_id in enumerate(plan.seq_ids.tolist()):
-        table, info = usable(plan.block_table[i].tolist()), o.info(seq_id)
-        assert len(table) == -(-int(plan.q_start[i] + plan.q_len[i]) // o.config.block_size)
-        assert table == info.block_table.tolist()
-        assert plan.slots[i] == info.slot
-
-
-def check_preemption(o: Observation, plan: StepPlan) -> None:
-    """20: only when the free blocks were used up by running sequences, and the latest first."""
-    victims = [o.live[seq_id].order for seq_id in plan.preempted.tolist()]
-    survivors = [o.live[seq_id].order for seq_id in o.scheduler.running_ids().tolist()]
-    assert victims == sorted(victims, reverse=True)
-    assert min(victims, default=2**63) > max(survivors, default=-1)
-    if victims:
-        growth = {i: len(o.info(i).block_table) - o.held_before[i] for i in plan.seq_ids.tolist()}
-        assert sum(growth.values()) >= o.free_before
-        assert all(seq_id in o.held_before for seq_id in growth), (
-            "admitted a sequence in a step that preempted"
+def check_flights(o: Observation) -> None:
+    """26, 28: rows in flight stand for our counters: at most one group a plan, at most as many plans as allowed."""
+    assert o.scheduler.num_open_plans() == len(o.steps) <= o.config.max_steps_in_flight
+    assert o.scheduler.has_unfinished() == bool(o.live or o.steps)
+    for request in o.live.values():
+        assert len(request.rows_in_flight) <= len(o.steps)
+        assert all(
+            rows.rows <= 1 + o.config.max_draft_tokens for rows in request.rows_in_flight if rows.decode
         )
 
 
-def check_positions(o: Observation, plan: StepPlan) -> None:
-    """24: no position lies beyond the model length or the pool."""
-    pool = (o.config.num_blocks - 1) * o.config.block_size
-    assert plan.positions.max(initial=0) < min(o.config.max_model_len, pool)
+def check_progress_kept(o: Observation) -> None:
+    """27: what is computed is what was committed; a sequence that yields is one position short of its length."""
+    for seq_id, request in o.live.items():
+        info = o.infos[seq_id]
+        if info.state == SequenceState.RUNNING:
+            assert info.num_computed == request.computed < info.length
+        if info.state == SequenceState.PROMPTED:
+            assert o.config.kind is EngineKind.PREFILL_ONLY
+            assert info.num_computed == info.length - 1
 
 
-def check_progress(o: Observation, plan: StepPlan) -> None:
-    """36, step by step: there is a plan while there is work; under MIXED the oldest sequence is in it."""
-    assert (plan.num_seqs > 0) == bool(o.live)
-    if o.live and o.config.policy is StepPolicy.MIXED:
-        oldest = min(o.live, key=lambda seq_id: o.live[seq_id].order)
-        assert oldest in plan.seq_ids
+def check_fork_isolation(o: Observation) -> None:
+    """39: where anybody may still write, nobody else looks."""
+    readers: dict[int, list[Request]] = defaultdict(list)
+    for request, table, _ in o.tables():
+        for block in table:
+            readers[block].append(request)
+    for request, table, _ in o.tables():
+        for block in table[request.computed // o.config.block_size :]:
+            assert readers[block] == [request]
+
+
+def check_memory(o: Observation) -> None:
+    """42: arrays own their memory, so that no later step changes an earlier plan."""
+    for step in o.steps:
+        for name, content in step.bytes_at_birth.items():
+            assert getattr(step.plan, name).tobytes() == content
+
+
+def check_accounting(o: Observation) -> None:
+    """45: the counters are what the outside saw."""
+    assert o.stats.aborts == o.aborted
+    assert o.stats.refusals == o.refusals
+    assert o.stats.preemptions == o.preempted
+    assert o.stats.tokens_committed == o.kept
 
 
 ALWAYS: dict[str, Callable[[Observation], None]] = {
@@ -233,15 +166,57 @@ ALWAYS: dict[str, Callable[[Observation], None]] = {
     "8, 9 slots": check_slots,
     "10 exclusivity": check_exclusivity,
     "22, 23 outputs and stop rules": check_outputs,
+    "26, 28 flights": check_flights,
+    "27 progress": check_progress_kept,
+    "39 fork isolation": check_fork_isolation,
+    "42 memory": check_memory,
+    "45 accounting": check_accounting,
 }
 
-AFTER_PLAN: dict[str, Callable[[Observation, StepPlan], None]] = {
-    "11 homogeneity": check_homogeneity,
-    "12 budgets": check_budgets,
-    "13 chunk coverage": check_coverage,
-    "17 FIFO": check_admission_order,
-    "18, 19 tables": check_tables,
-    "20 preemption": check_preemption,
-    "24 position bound": check_positions,
-    "36 progress": check_progress,
+WHERE: dict[int, str] = {
+    1: "properties.py::check_conservation",
+    2: "properties.py::check_references",
+    3: "properties.py::check_null_index",
+    4: "test_block_pool.py::PoolHistory.same",
+    5: "test_block_pool.py::test_frees_the_tail_of_a_table_first",
+    6: "test_block_pool.py::PoolHistory",
+    7: "test_block_pool.py::PoolHistory.allocate",
+    8: "properties.py::check_slots",
+    9: "properties.py::check_slots",
+    10: "properties.py::check_exclusivity",
+    11: "properties_plan.py::check_homogeneity",
+    12: "properties_plan.py::check_budgets",
+    13: "properties_plan.py::check_coverage",
+    14: "properties_plan.py::check_images",
+    15: "properties_plan.py::check_checkpoints",
+    16: "properties_plan.py::check_alignment",
+    17: "properties_plan.py::check_admission_order",
+    18: "properties_plan.py::check_tables",
+    19: "properties_plan.py::check_tables",
+    20: "properties_plan.py::check_preemption",
+    21: "test_transparency.py::test_outputs_do_not_depend_on_the_schedule",
+    22: "properties.py::check_outputs",
+    23: "properties.py::check_outputs",
+    24: "properties_plan.py::check_positions",
+    25: "test_transparency.py::test_asynchronous_steps_change_nothing",
+    26: "properties.py::check_flights",
+    27: "properties.py::check_progress_kept",
+    28: "properties.py::check_flights",
+    29: "test_speculation.py",
+    30: "test_speculation.py",
+    31: "test_speculation.py",
+    32: "test_medians.py",
+    33: "test_lockstep.py",
+    34: "test_lockstep.py",
+    35: "test_lockstep.py",
+    36: "properties_plan.py::check_liveness",
+    37: "properties_plan.py::check_watermark",
+    38: "test_against_model.py::History.teardown",
+    39: "properties.py::check_fork_isolation",
+    40: "properties_plan.py::check_copies",
+    41: "properties_plan.py::check_failures",
+    42: "properties.py::check_memory",
+    43: "test_flops.py",
+    44: "test_lifecycle.py",
+    45: "properties.py::check_accounting",
 }

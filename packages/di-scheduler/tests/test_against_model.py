@@ -2,175 +2,116 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
-from di_scheduler import FinishReason, SequenceLimits, StepPolicy
+from di_scheduler import EngineKind, StepPolicy
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from .harness import Lockstep, small_config
+from .histories import History, random_config
 
-TOKENS = st.integers(0, 9)  # few, so that stop ids turn up
-
-
-@st.composite
-def limits(draw: st.DrawFn) -> SequenceLimits:
-    max_tokens = draw(st.integers(1, 12))
-    return SequenceLimits(
-        max_tokens=max_tokens,
-        min_tokens=draw(st.integers(0, min(3, max_tokens))),
-        eos_token_ids=draw(st.sampled_from([(), (0,), (0, 1)])),
-        stop_token_ids=draw(st.sampled_from([(), (2,), (1, 2)])),
-        ignore_eos=draw(st.booleans()),
-    )
+SEEDS = st.integers(0, 2**24)
 
 
-class History(RuleBasedStateMachine):
-    """Arrivals, aborts, failures, multi-token commits, in small pools."""
+class Machine(RuleBasedStateMachine):
+    """Everything a caller may do, in any order; details come from one seed an operation."""
 
-    @initialize(
-        blocks=st.integers(1, 8),
-        block_size=st.integers(1, 4),
-        seqs=st.integers(1, 4),
-        extra=st.integers(0, 8),
-        chunk=st.none() | st.integers(1, 6),
-        lookback=st.integers(0, 3),
-        policy=st.sampled_from(StepPolicy),
-    )
-    def start(
-        self,
-        blocks: int,
-        block_size: int,
-        seqs: int,
-        extra: int,
-        chunk: int | None,
-        lookback: int,
-        policy: StepPolicy,
-    ) -> None:
-        self.pair = Lockstep(
-            small_config(
-                blocks=blocks + (block_size == 1),
-                block_size=block_size,
-                seqs=seqs,
-                budget=seqs + extra,
-                chunk=chunk,
-                model_len=20,
-                lookback=lookback,
-                policy=policy,
-            )
-        )
+    history: History | None = None
 
-    @rule(seq_id=st.integers(0, 9), size=st.integers(1, 19), token=TOKENS, limits=limits())
-    def add(self, seq_id: int, size: int, token: int, limits: SequenceLimits) -> None:
-        size = min(size, self.pair.model.length_limit - 1)
-        if seq_id not in self.pair.seen.live:
-            self.pair.add(seq_id, [(token + i) % 10 for i in range(size)], limits)
+    @initialize(seed=SEEDS)
+    def start(self, seed: int) -> None:
+        self.history = History(random_config(random.Random(seed)))
 
-    @rule(
-        seq_id=st.integers(0, 9),
-        reason=st.sampled_from([FinishReason.ABORT, FinishReason.STOP_STRING, FinishReason.ERROR]),
-    )
-    def finish(self, seq_id: int, reason: FinishReason) -> None:
-        self.pair.finish(seq_id, reason)
+    def happen(self, name: str, seed: int) -> None:
+        assert self.history is not None
+        getattr(self.history, name)(random.Random(seed))
 
-    @rule(data=st.data())
-    def plan_or_commit(self, data: st.DataObject) -> None:
-        if self.pair.plan is None:
-            self.pair.make_plan()
-            return
-        size = len(self.pair.plan.sampling)
-        offer = st.lists(TOKENS, min_size=1, max_size=3)
-        rare = st.integers(0, 19).map(lambda n: n == 0)
-        offers = data.draw(st.lists(offer, min_size=size, max_size=size))
-        broken = data.draw(st.lists(rare, min_size=size, max_size=size))
-        failed = data.draw(st.none() | st.lists(rare, min_size=size, max_size=size))
-        self.pair.commit([[-1] if bad else good for bad, good in zip(broken, offers, strict=True)], failed)
+    @rule(seed=SEEDS)
+    def add(self, seed: int) -> None:
+        self.happen("add", seed)
 
-    @rule(token=TOKENS, steps=st.integers(1, 6))
-    def run(self, token: int, steps: int) -> None:
-        """Several ordinary steps at once, so that sequences get far enough to meet their limits."""
-        if self.pair.plan is not None:
-            self.pair.commit([[token] for _ in self.pair.plan.sampling])
-        for _ in range(steps):
-            self.pair.step(lambda tokens: (token + len(tokens)) % 10)
+    @rule(seed=SEEDS)
+    def fork(self, seed: int) -> None:
+        self.happen("fork", seed)
+
+    @rule(seed=SEEDS)
+    def finish(self, seed: int) -> None:
+        self.happen("finish", seed)
+
+    @rule(seed=SEEDS)
+    def set_ready(self, seed: int) -> None:
+        self.happen("set_ready", seed)
+
+    @rule(seed=SEEDS)
+    def hand_over(self, seed: int) -> None:
+        self.happen("hand_over", seed)
+
+    @rule(seed=SEEDS)
+    def receive(self, seed: int) -> None:
+        self.happen("receive", seed)
+
+    @rule(seed=SEEDS)
+    def pass_time(self, seed: int) -> None:
+        self.happen("pass_time", seed)
+
+    @rule(seed=SEEDS)
+    def set_cost(self, seed: int) -> None:
+        self.happen("set_cost", seed)
+
+    @rule(seed=SEEDS)
+    def plan(self, seed: int) -> None:
+        self.happen("plan", seed)
+
+    @rule(seed=SEEDS)
+    def plan_one_kind(self, seed: int) -> None:
+        self.happen("plan_one_kind", seed)
+
+    @rule(seed=SEEDS)
+    def commit(self, seed: int) -> None:
+        self.happen("commit", seed)
+
+    @rule(seed=SEEDS)
+    def run(self, seed: int) -> None:
+        self.happen("run", seed)
 
     def teardown(self) -> None:
-        """38, 44: whatever is left can be aborted, and then nothing is held."""
-        if not hasattr(self, "pair"):
-            return
-        for seq_id in list(self.pair.seen.live):
-            self.pair.finish(seq_id)
-        if self.pair.plan is not None:
-            self.pair.commit([[] for _ in self.pair.plan.sampling])
-        stats = self.pair.scheduler.stats()
-        assert (stats.used_blocks, stats.used_slots) == (0, 0)
-        assert not self.pair.scheduler.has_unfinished()
+        if self.history is not None:
+            self.history.close()
 
 
-TestHistory = History.TestCase
+TestHistory = Machine.TestCase
 TestHistory.settings = settings(
-    stateful_step_count=30,
+    max_examples=max(200, settings().max_examples),
+    stateful_step_count=200,
     phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),  # explaining takes minutes
 )
 
+MIX = ["add"] * 6 + ["plan"] * 14 + ["commit"] * 3 + ["fork"] * 3 + ["finish", "hand_over", "pass_time"] * 2
+MIX += ["receive", "set_ready", "set_cost", "plan_one_kind"]
 
-class Crowd:
-    """A long history under pressure: more requests than the pool holds, at every moment."""
-
-    def __init__(self, seed: int, policy: StepPolicy) -> None:
-        self.rng = rng = random.Random(seed)
-        seqs = rng.randint(1, 6)
-        self.pair = Lockstep(
-            small_config(
-                blocks=rng.randint(2, 14),
-                block_size=rng.randint(1, 4),
-                seqs=seqs,
-                budget=seqs + rng.choice([0, 1, 4, 12]),
-                chunk=rng.choice([None, None, 1, 3, 7]),
-                model_len=30,
-                policy=policy,
-            )
-        )
-        self.next_id = 0
-
-    def arrive(self) -> None:
-        rng = self.rng
-        size = min(rng.choice([1, 2, 5, 12, 29]), self.pair.model.length_limit - 1)
-        limits = SequenceLimits(rng.choice([1, 3, 10, 28]), eos_token_ids=(0,), ignore_eos=rng.random() < 0.5)
-        self.pair.add(self.next_id, [rng.randrange(1, 30) for _ in range(size)], limits)
-        self.next_id += 1
-
-    def offer(self) -> list[int]:
-        count = self.rng.choice([1, 1, 1, 1, 2, 3])
-        return [self.rng.randrange(-1 if self.rng.random() < 0.02 else 0, 30) for _ in range(count)]
-
-    def step(self) -> None:
-        while self.pair.model.orders < 400 and len(self.pair.seen.live) < 8:
-            self.arrive()
-        plan = self.pair.make_plan()
-        self.maybe_end(0.05)
-        failed = [self.rng.random() < 0.02 for _ in plan.sampling]
-        self.pair.commit([self.offer() for _ in plan.sampling], failed)
-        self.maybe_end(0.05)
-
-    def maybe_end(self, chance: float) -> None:
-        if self.pair.seen.live and self.rng.random() < chance:
-            self.pair.finish(self.rng.choice(list(self.pair.seen.live)))
+EXPECTED = {
+    EngineKind.NORMAL: ("preemptions", "aborts", "expirations", "chunks", "shared", "received", "in flight"),
+    EngineKind.PREFILL_ONLY: ("preemptions", "aborts", "expirations", "chunks", "sent", "transferred"),
+    EngineKind.DECODE_ONLY: ("preemptions", "aborts", "expirations", "received", "in flight", "marked"),
+}
 
 
+@pytest.mark.parametrize("kind", EngineKind)
 @pytest.mark.parametrize("policy", StepPolicy)
-def test_long_histories_under_pressure(policy: StepPolicy) -> None:
+def test_long_histories_under_pressure(kind: EngineKind, policy: StepPolicy) -> None:
+    """More requests than the pool holds at every moment; everything that can happen does, often."""
     totals: Counter[str] = Counter()
-    for seed in range(40):
-        crowd = Crowd(seed, policy)
-        for _ in range(60):
-            crowd.step()
-        stats = crowd.pair.scheduler.stats()
+    for seed in range(16):
+        rng = random.Random(seed)
+        history = History(replace(random_config(rng, kind), policy=policy), crowd=12)
+        for _ in range(250):
+            getattr(history, rng.choice(MIX))(rng)
+        stats = history.pair.scheduler.stats()
+        totals.update(history.events)
         totals.update(
-            preemptions=stats.preemptions, aborts=stats.aborts, chunks=stats.chunks, mixed=stats.mixed_steps
+            {name: getattr(stats, name) for name in ("preemptions", "aborts", "expirations", "chunks")}
         )
-        totals.update(reason.name for request in crowd.pair.seen.ended for reason in request.finishes)
-    assert min(totals["preemptions"], totals["aborts"], totals["chunks"]) > 100
-    assert (totals["mixed"] > 100) == (policy is StepPolicy.MIXED)
-    assert min(totals[name] for name in ("STOP", "LENGTH", "ABORT", "ERROR")) > 20
+        history.close()
+    assert min(totals[name] for name in EXPECTED[kind]) >= 5, totals

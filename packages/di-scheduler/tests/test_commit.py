@@ -215,5 +215,5 @@ def test_arrays_of_another_kind_are_type_errors() -> None:
     with pytest.raises(TypeError, match=r"^counts must be"):
         scheduler.commit(good, [1, 1, 1])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^failed must be"):
-        scheduler.commit(good, good, good)
+        scheduler.commit(good, good, good)  # type: ignore[arg-type]
     assert scheduler.commit(good, good).num_committed.tolist() == [1, 1, 1]
