@@ -49,6 +49,9 @@ class EngineConfig:
         they draw from the operating system's entropy.
     load_draft: load the draft model and keep its cache up to date.
     max_draft_tokens: longest speculation, which the state rings leave room for. Without a drafter there is none.
+    measure_step_cost: with a drafter, measure at start what steps of decodes cost here, and verify only the drafts that
+        pay. False: all of them, until ``LLMEngine.set_step_cost``. Changes time only, never a bit of a result.
+    curve_directory: where measured costs are kept for the next start. None: nowhere.
     async_scheduling: plan the next step, and commit the last, while one is computed in a thread of its own. Changes
         time only, never a bit of a result. A request that ends with a stop is computed for one step more than needed.
     step_timeout: seconds that a step may take before the engine gives up waiting for it.
@@ -72,16 +75,18 @@ class EngineConfig:
     seed: int | None = None
     load_draft: bool = True
     max_draft_tokens: int = 5
+    measure_step_cost: bool = False
+    curve_directory: Path | None = None
     async_scheduling: bool = False
     step_timeout: float = 3600.0
 
     def __post_init__(self) -> None:
-        for name in ("model", "tokenizer"):
+        for name in ("model", "tokenizer", "curve_directory"):
             self._check_path(name)
         for name, cls in (("numerics", Numerics), ("policy", StepPolicy)):
             if not isinstance(getattr(self, name), cls):
                 raise EngineConfigError(name, getattr(self, name), " or ".join(str(member) for member in cls))
-        for name in ("load_draft", "async_scheduling"):
+        for name in ("load_draft", "measure_step_cost", "async_scheduling"):
             if not isinstance(getattr(self, name), bool):
                 raise EngineConfigError(name, getattr(self, name), "True or False")
         self._check_timeout()
@@ -99,7 +104,7 @@ class EngineConfig:
 
     def _check_path(self, name: str) -> None:
         value = getattr(self, name)
-        if value is None and name == "tokenizer":
+        if value is None and name != "model":
             return
         text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
         if not isinstance(text, str) or not text:

@@ -18,6 +18,7 @@ from di_scheduler import (
     AdmissionError,
     CommitResult,
     Scheduler,
+    SchedulerConfig,
     SequenceLimits,
     SequenceOptions,
 )
@@ -38,8 +39,7 @@ from di_spec import (
 
 from di_engine.capacity import Capacity, scheduler_config
 from di_engine.config import EngineConfig
-from di_engine.device import StepTimeoutError
-from di_engine.errors import EngineClosedError, RequestError
+from di_engine.errors import EngineClosedError, RequestError, StepTimeoutError
 from di_engine.loading import LoadedModel, load_model
 from di_engine.outputs import RequestOutput, prompt_entries, request_output
 from di_engine.pipeline import CompletedStep, StepOffer, StepPipeline
@@ -55,6 +55,7 @@ from di_engine.request import (
 )
 from di_engine.runner import ModelRunner, StepResult, StepRunner
 from di_engine.stats import EngineCounters, EngineStats
+from di_engine.step_cost import measured_draft_budget
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,12 +99,14 @@ class LLMEngine:
             torch.set_num_threads(num_threads())  # not what was asked for in a forked child
         self.config = config
         loaded = load_model(config) if loaded is None else loaded
-        pipeline = StepPipeline(
-            runner(loaded, drafter), 2 if config.async_scheduling else 1, config.step_timeout
-        )
+        step_runner = runner(loaded, drafter)
+        pipeline = StepPipeline(step_runner, 2 if config.async_scheduling else 1, config.step_timeout)
         self._open_core: _Core | None = _Core(loaded, pipeline, TokenBytes(loaded.tokenizer.raw))
         self._drafter = drafter
         self._step_cost: DraftBudget | None = None
+        if config.measure_step_cost and drafter is not None:
+            settings = self._scheduler_config()
+            self._step_cost = measured_draft_budget(loaded, step_runner, settings, config)
         self._scheduler = self._new_scheduler()
         self._requests: dict[str, Request] = {}
         self._sequences: dict[int, RequestSequence] = {}
@@ -217,7 +220,10 @@ class LLMEngine:
         return bool(self._requests or self._outputs or core.pipeline)
 
     def set_step_cost(self, cost: DraftBudget | None) -> None:
-        """Verify as many drafts a step as pay by this cost; None: all of them. It changes time only."""
+        """Verify as many drafts a step as pay by this cost; None: all of them. It changes time only.
+
+        The engine goes on learning from what steps take: ``cost`` is its own from now on.
+        """
         self._ready()
         self._step_cost = cost
         self._scheduler.set_step_cost(cost)
@@ -298,13 +304,13 @@ class LLMEngine:
         self._counters.requests_aborted += len(requests)
 
     def _new_scheduler(self) -> Scheduler:
-        scheduler = Scheduler(
-            scheduler_config(
-                self.config, self.capacity, self.model_config, speculates=self._drafter is not None
-            )
-        )
+        scheduler = Scheduler(self._scheduler_config())
         scheduler.set_step_cost(self._step_cost)
         return scheduler
+
+    def _scheduler_config(self) -> SchedulerConfig:
+        speculates = self._drafter is not None
+        return scheduler_config(self.config, self.capacity, self.model_config, speculates=speculates)
 
     def _drop_steps(self) -> None:
         """Forget what is planned and computed: a new scheduler knows of no sequence."""
@@ -393,12 +399,26 @@ class LLMEngine:
             if step.sequences[index].seq_id in self._sequences:
                 self._counters.nonfinite_sequences += 1
                 self._end(step.sequences[index], FinishReason.ERROR, error)
+        self._learn_cost(step)
         kept = self._commit_offer(step.offer)
         ends = zip(kept.seq_ids.tolist(), kept.num_committed.tolist(), kept.finish.tolist(), strict=True)
         for (seq_id, count, finish), sampled in zip(ends, result.sampled, strict=True):
             sequence = self._sequences.get(seq_id)
             if sequence is not None:  # else it ended before this commit
                 self._take(sequence, sampled, count, FinishReason(finish))
+
+    def _learn_cost(self, step: CompletedStep) -> None:
+        """Correct the cost of steps by one of decodes alone, which is what the cost is about."""
+        plan, cost = step.plan, self._step_cost
+        if cost is None or plan.num_rows == 0 or not plan.decodes.all():
+            return
+        cost.observe(
+            num_seqs=plan.num_seqs,
+            rows=plan.num_rows,
+            forward_ms=step.forward_ms,
+            sampler_ms=step.sample_ms,
+        )
+        self._scheduler.set_step_cost(cost)
 
     def _commit_offer(self, offer: StepOffer) -> CommitResult:
         return self._scheduler.commit(

@@ -8,6 +8,7 @@ something that is behind it in the queue.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
@@ -18,7 +19,8 @@ from di_scheduler import StepPlan
 from numpy.typing import NDArray
 from torch import Tensor
 
-from di_engine.device import CallingThread, Device, DeviceThread, StepTimeoutError
+from di_engine.device import CallingThread, Device, DeviceThread
+from di_engine.errors import StepTimeoutError
 from di_engine.request import RequestSequence
 from di_engine.runner import StepResult, StepRunner
 
@@ -55,12 +57,15 @@ class CompletedStep:
     """A step as it was computed.
 
     plan: with every row known. sequences: those of the plan, in its order. result: what came of it, or what was raised.
+    forward_ms, sample_ms: what its two tasks took.
     """
 
     plan: StepPlan
     sequences: Sequence[RequestSequence]
     result: StepResult | Exception
     offer: StepOffer
+    forward_ms: float
+    sample_ms: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +75,7 @@ class _Rows:
     plan: StepPlan
     sequences: Sequence[RequestSequence]
     hidden: Tensor | Exception | None
+    forward_ms: float = 0.0
 
 
 @dataclass(eq=False)
@@ -160,15 +166,17 @@ def _forward(
         plan, sequences = resolved, [by_id[seq_id] for seq_id in resolved.seq_ids.tolist()]
     if plan.num_rows == 0:
         return _Rows(plan, sequences, None)
+    begin = time.perf_counter()
     try:
-        return _Rows(plan, sequences, runner.forward(plan, sequences))
+        hidden = runner.forward(plan, sequences)
     except Exception as error:  # the step's sequences pay for it, the engine goes on
         return _Rows(plan, sequences, error)
+    return _Rows(plan, sequences, hidden, 1e3 * (time.perf_counter() - begin))
 
 
 def _sample(runner: StepRunner, future: Future[_Rows]) -> CompletedStep:
     """Second task: tokens and drafts from the rows."""
-    rows = future.result(timeout=0)
+    rows, begin = future.result(timeout=0), time.perf_counter()
     result: StepResult | Exception
     if isinstance(rows.hidden, Exception):
         result = rows.hidden
@@ -179,4 +187,6 @@ def _sample(runner: StepRunner, future: Future[_Rows]) -> CompletedStep:
             result = runner.sample(rows.plan, rows.sequences, rows.hidden)
         except Exception as error:
             result = error
-    return CompletedStep(rows.plan, rows.sequences, result, StepOffer.of(result, len(rows.plan.sampling)))
+    offer = StepOffer.of(result, len(rows.plan.sampling))
+    sample_ms = 1e3 * (time.perf_counter() - begin)
+    return CompletedStep(rows.plan, rows.sequences, result, offer, rows.forward_ms, sample_ms)
