@@ -120,7 +120,10 @@ def test_a_plan_is_resolved_by_several_threads_alike() -> None:
         for _ in range(50):
             seen.append(plan.resolve(tokens, counts, drafts).token_ids.tolist())
 
-    run_together(resolve, resolve, lambda: scheduler.commit(tokens, counts, drafts=drafts) and None)
+    def commit() -> None:
+        scheduler.commit(tokens, counts, drafts=drafts)
+
+    run_together(resolve, resolve, commit)
     assert len(seen) == 100
     assert all(ids == seen[0] for ids in seen)
     assert seen[0][0] == 5
