@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from di_engine import LLMEngine, RequestError, RequestOptions, SamplingParams
-from di_engine.device import StepTimeoutError
+from di_engine import LLMEngine, RequestError, RequestOptions, SamplingParams, StepTimeoutError
 from di_engine.runner import ModelRunner
 from di_engine.testing import follow
 from di_scheduler import StepPlan
@@ -117,6 +116,25 @@ def test_an_abort_in_flight_drops_what_was_computed(make_scripted: Any, drain: D
     assert kept([o for o in before if o.request_id == "b"] + outputs["b"]) == (*OTHER[2:], 1)
     stats = engine.stats().scheduler
     assert (stats.used_blocks, stats.used_slots, stats.running, stats.waiting) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("blocks", [5, 6, 7])
+def test_r55_what_is_preempted_in_flight_loses_and_repeats_nothing(
+    make_scripted: Any, drain: Drain, blocks: int
+) -> None:
+    tight: dict[str, Any] = {"num_blocks": blocks, "block_size": 4, "max_num_batched_tokens": 8}
+    engine = make_scripted(lambda prefix: {50 + len(prefix): 0.0}, **tight)
+    params = SamplingParams(temperature=0, max_tokens=9, logprobs=0, prompt_logprobs=0)
+    for index in range(5):
+        engine.add_request(str(index), [7] * (2 + index), params)
+    outputs = drain(engine)
+    for index in range(5):
+        first = 50 + 2 + index
+        assert kept(outputs[str(index)]) == tuple(range(first, first + 9))
+        assert [output.prompt_logprobs is None for output in outputs[str(index)]].count(False) == 1
+    stats = engine.stats().scheduler
+    assert stats.preemptions_in_flight > 0
+    assert (stats.used_blocks, stats.used_slots) == (0, 0)
 
 
 class FailingRunner(ModelRunner):

@@ -207,6 +207,8 @@ def test_reasons_carry_the_words_of_the_completion_interface() -> None:
         5: "abort",
         6: "error",
         7: "deadline",
+        8: "error",
+        9: "handed_over",
     }
 
 

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from di_spec import InvalidParameterError, LogprobEntry, SamplingParams, Usage
 
     from di_engine.config import EngineConfig
-    from di_engine.device import StepTimeoutError
     from di_engine.engine import LLMEngine
-    from di_engine.errors import EngineClosedError, EngineConfigError, RequestError
+    from di_engine.errors import EngineClosedError, EngineConfigError, RequestError, StepTimeoutError
     from di_engine.llm import LLM
     from di_engine.loading import LoadedModel, StepModel, load_model
     from di_engine.outputs import ChoiceResult, RequestOutput, RequestResult
@@ -64,6 +63,7 @@ _EXPORTS = {
         "EngineClosedError",
         "EngineConfigError",
         "RequestError",
+        "StepTimeoutError",
     ),
     "di_engine.llm": ("LLM",),
     "di_engine.loading": (
@@ -76,7 +76,6 @@ _EXPORTS = {
         "RequestOutput",
         "RequestResult",
     ),
-    "di_engine.device": ("StepTimeoutError",),
     "di_engine.request": ("RequestOptions",),
     "di_engine.stats": (
         "EngineCounters",

@@ -6,19 +6,10 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, ParamSpec, Protocol, TypeVar
 
+from di_engine.errors import StepTimeoutError
+
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-
-
-class StepTimeoutError(TimeoutError):
-    """The device did not deliver within the time allowed."""
-
-    def __init__(self, what: str, seconds: float) -> None:
-        super().__init__(what, seconds)
-        self.what, self.seconds = what, seconds
-
-    def __str__(self) -> str:
-        return f"waited {self.seconds:g} s for {self.what}"
 
 
 class Device(Protocol):

@@ -1,4 +1,4 @@
-"""Errors of the engine. Each names the field, its value and what is allowed, in its message and as attributes."""
+"""Errors of the engine. Those about input name the field, its value and what is allowed."""
 
 from __future__ import annotations
 
@@ -36,3 +36,14 @@ class EngineClosedError(RuntimeError):
 
     def __str__(self) -> str:
         return "the engine is closed"
+
+
+class StepTimeoutError(TimeoutError):
+    """The device did not deliver within the time allowed."""
+
+    def __init__(self, what: str, seconds: float) -> None:
+        super().__init__(what, seconds)
+        self.what, self.seconds = what, seconds
+
+    def __str__(self) -> str:
+        return f"waited {self.seconds:g} s for {self.what}"

@@ -29,10 +29,14 @@ class FinishReason(enum.IntEnum):
     ERROR = 6
     DEADLINE = 7
     """Its time was over."""
+    PREEMPTED = 8
+    """An engine that only decodes had no room for it."""
+    HANDED_OVER = 9
+    """Another engine goes on with it."""
 
     @property
     def label(self) -> str | None:
-        """The word of the completion interface: stop, length, abort, error or deadline; None while running."""
+        """The word for callers: stop, length, abort, error, deadline or handed_over; None while running."""
         return _LABELS[self]
 
 
@@ -45,6 +49,8 @@ _LABELS = {
     FinishReason.ABORT: "abort",
     FinishReason.ERROR: "error",
     FinishReason.DEADLINE: "deadline",
+    FinishReason.PREEMPTED: "error",
+    FinishReason.HANDED_OVER: "handed_over",
 }
 
 
