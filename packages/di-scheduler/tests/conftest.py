@@ -10,7 +10,15 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("nightly", max_examples=3000, deadline=None)
+settings.register_profile(
+    "nightly", max_examples=3000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+@pytest.fixture
+def nightly(request: pytest.FixtureRequest) -> bool:
+    """Whether this is the long run."""
+    return bool(request.config.getoption("--hypothesis-profile", default=None) == "nightly")
 
 
 def pytest_configure(config: pytest.Config) -> None:
