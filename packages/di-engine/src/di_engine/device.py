@@ -11,6 +11,9 @@ from di_engine.errors import StepTimeoutError
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
+_START_SECONDS = 60.0
+"""More than any thread takes to start."""
+
 
 class Device(Protocol):
     """Runs tasks in the order in which they were given."""
@@ -47,7 +50,7 @@ class DeviceThread:
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="di-device")
         # The thread starts now: an interruption in the middle of its start would later give the executor a second one.
-        self._executor.submit(_nothing).result()
+        self._executor.submit(_nothing).result(_START_SECONDS)
         self._unfinished: list[Future[Any]] = []
 
     def submit(self, task: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
