@@ -29,10 +29,8 @@ from di_spec import (
     FinishReason,
     LogprobEntry,
     RequestDelta,
-    RequestOutputState,
     SampledTokens,
     SamplingParams,
-    SamplingState,
     TokenBytes,
     child_seed,
 )
@@ -51,6 +49,7 @@ from di_engine.request import (
     check_params,
     check_request_id,
     encode_prompt,
+    new_sequence,
     sequence_limits,
 )
 from di_engine.runner import ModelRunner, StepResult, StepRunner
@@ -72,7 +71,8 @@ class LLMEngine:
 
     A request ends once, on one path, whatever ends it; its last :class:`RequestOutput` says how. An id is free again
     as soon as its request has ended. A call that is interrupted (Ctrl-C) ends all requests with "abort" and raises; the
-    engine can be used on.
+    engine can be used on. With ``async_scheduling``, the next step may be on its way when ``step`` returns; nothing of
+    it reaches a request that has ended meanwhile.
     """
 
     def __init__(
@@ -162,10 +162,11 @@ class LLMEngine:
         )
         request = Request(request_id, prompt_ids, params)
         tokens = prompt_ids.tolist()
-        request.sequences = [
-            self._new_sequence(request, tokens, index, child)
-            for index, child in enumerate(self._seeded(params).children())
-        ]
+        for index, child in enumerate(self._seeded(params).children()):
+            self._next_seq_id += 1
+            request.sequences.append(
+                new_sequence(self._next_seq_id, index, request, child, tokens, model, core.token_bytes)
+            )
         self._enter(request, limits, (options or RequestOptions()).for_scheduler)
         self._num_unseeded += params.seed is None
         self._counters.requests_added += 1
@@ -321,22 +322,6 @@ class LLMEngine:
         if params.seed is not None or self.config.seed is None:
             return params
         return dataclasses.replace(params, seed=child_seed(self.config.seed, self._num_unseeded + 1))
-
-    def _new_sequence(
-        self, request: Request, prompt: list[int], index: int, params: SamplingParams
-    ) -> RequestSequence:
-        """Choice ``index`` of a request, whose checked ``prompt`` all of its choices share."""
-        core = self._core
-        sampling = SamplingState(
-            params,
-            prompt if params.penalised else (),  # only penalties look at it
-            (core.loaded.config.eos_token_id,),
-            vocab_size=core.loaded.config.text.vocab_size,
-        )
-        output = RequestOutputState(sampling, prompt, core.token_bytes)
-        collects = index == 0 and request.params.prompt_logprobs is not None
-        self._next_seq_id += 1
-        return RequestSequence(self._next_seq_id, index, request, sampling, output, [] if collects else None)
 
     def _advance(self) -> None:
         """Wait for the oldest step and commit it, with the next one planned and on its way as soon as may be."""

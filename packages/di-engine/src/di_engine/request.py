@@ -9,6 +9,7 @@ from typing import TypeGuard
 
 import numpy as np
 from di_kernels.errors import shown
+from di_model.config import ModelConfig
 from di_model.tokenizer import Tokenizer
 from di_scheduler import ConfigError, SequenceLimits, SequenceOptions
 from di_spec import (
@@ -16,6 +17,7 @@ from di_spec import (
     RequestOutputState,
     SamplingParams,
     SamplingState,
+    TokenBytes,
     TokenLogprobs,
 )
 from numpy.typing import NDArray
@@ -169,6 +171,27 @@ def check_params(params: object, vocab_size: int) -> SamplingParams:
     except InvalidParameterError as error:
         raise RequestError(error.field, f"got {shown(error.value)}, allowed: {error.allowed}") from error
     return params
+
+
+def new_sequence(
+    seq_id: int,
+    index: int,
+    request: Request,
+    params: SamplingParams,
+    prompt: list[int],
+    model: ModelConfig,
+    token_bytes: TokenBytes,
+) -> RequestSequence:
+    """Choice ``index`` of a request, whose checked ``prompt`` all of its choices share; ``params`` have its seed."""
+    sampling = SamplingState(
+        params,
+        prompt if params.penalised else (),  # only penalties look at it
+        (model.eos_token_id,),
+        vocab_size=model.text.vocab_size,
+    )
+    output = RequestOutputState(sampling, prompt, token_bytes)
+    collects = index == 0 and request.params.prompt_logprobs is not None
+    return RequestSequence(seq_id, index, request, sampling, output, [] if collects else None)
 
 
 def sequence_limits(
