@@ -86,7 +86,8 @@ class StepLoop:
         self._case = case
         self._running = running
         self._drafts = DRAFT_TOKENS if case is Case.DRAFTS else 0
-        tokens = (steps + WARM_UP_STEPS + 8) * (1 + self._drafts)
+        prefill_steps = running * PROMPT_TOKENS // CHUNK_ROWS + 8
+        tokens = (steps + WARM_UP_STEPS + prefill_steps) * (1 + self._drafts)
         self._scheduler = Scheduler(self._config(tokens))
         self._next_id = 0
         self._unfinished_prompts = 0

@@ -13,6 +13,7 @@ from di_engine.cli.common import EXIT_USAGE, CommandError, plain, print_json, st
 from di_engine.cli.interruption import raise_from_now_on
 
 if TYPE_CHECKING:
+    from di_engine.benchmark.host_work import HostWork
     from di_engine.benchmark.peers.process import PeerTimings
     from di_engine.benchmark.scheduler import CaseTiming
     from di_engine.benchmark.timing import ForeignLoad
@@ -46,6 +47,7 @@ def scheduler(
     """
     from tqdm import tqdm  # type: ignore[import-untyped]
 
+    from di_engine.benchmark.host_work import measure_host_work
     from di_engine.benchmark.peers.process import PeerError, measure_vllm, vllm_interpreter
     from di_engine.benchmark.scheduler import Case, measure_scheduler
     from di_engine.benchmark.timing import LoadMeter
@@ -53,8 +55,9 @@ def scheduler(
     raise_from_now_on()
     counts = _counts(running)
     meter = LoadMeter()
-    with tqdm(total=len(counts) * len(Case), unit="case", disable=not sys.stderr.isatty()) as bar:
+    with tqdm(total=len(counts) * (len(Case) + 2), unit="case", disable=not sys.stderr.isatty()) as bar:
         timings = measure_scheduler(counts, steps, progress=lambda timing: bar.update())
+        host_work = measure_host_work(counts, steps, progress=lambda work: bar.update())
     interpreter = peer_python or vllm_interpreter()
     try:
         peer = None if interpreter is None else measure_vllm(interpreter, counts, steps)
@@ -62,9 +65,11 @@ def scheduler(
         raise CommandError(f"--peer-python: {error}") from error
     load = meter.read()
     if as_json:
-        print_json({"cases": [_case(timing, peer) for timing in timings], "peer": peer, "foreign_load": load})
+        cases = [_case(timing, peer) for timing in timings]
+        print_json({"cases": cases, "host_work": host_work, "peer": peer, "foreign_load": load})
     else:
         stdout_console().print(_table(timings, peer))
+        stdout_console().print(_host_table(host_work))
         typer.echo(_load_text(load))
 
 
@@ -110,6 +115,17 @@ def _table(timings: list[CaseTiming], peer: PeerTimings | None) -> Table:
         if peer is not None and ratio is not None:
             row += [_us(peer.steps[timing.running].minimum), f"{ratio:.1f}"]
         table.add_row(*row)
+    return table
+
+
+def _host_table(works: list[HostWork]) -> Table:
+    table = Table(box=None, pad_edge=False, title="the device waits for the host", title_justify="left")
+    for name in ("scheduling", "running", "µs a step", "p10", "median"):
+        table.add_column(name, justify="left" if name == "scheduling" else "right")
+    for work in works:
+        visible = work.visible
+        name = "asynchronous" if work.asynchronous else "synchronous"
+        table.add_row(name, str(work.running), *map(_us, (visible.minimum, visible.p10, visible.median)))
     return table
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from di_engine.simulator.errors import NoRankError
 
-TIE_REQUESTS = 2
+TIE_REQUESTS = 1
 """Requests of mean size by which ranks differ and still count as equally full."""
 
 

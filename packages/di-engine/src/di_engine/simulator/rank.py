@@ -14,6 +14,7 @@ from di_scheduler import (
 )
 from numpy.typing import NDArray
 
+from di_engine.simulator.record import ends
 from di_engine.simulator.trace import Trace
 
 _DRAW_SCALE = 2.0**-53
@@ -33,6 +34,7 @@ class Rank:
         self.received = 0
         """Requests given to this rank, refused ones included."""
         self._trace = trace
+        self._generated = np.zeros(len(trace), np.int64)
         self._drafts = config.max_draft_tokens
         self._acceptance = acceptance
         self._seed = seed
@@ -90,10 +92,11 @@ class Rank:
         tokens, counts = drawn
         drafts, confidences = self._proposed(len(counts))
         result = self.scheduler.commit(tokens, counts, drafts=drafts, confidences=confidences, now=now)
+        self._generated[result.seq_ids] += result.num_committed
         self.held_tokens += int(result.num_committed.sum())
         if result.finish.any():
-            for request in result.seq_ids[result.finish != 0].tolist():
-                self.held_tokens -= int(self._trace.prompt[request])
+            ended = result.seq_ids[ends(result)]
+            self.held_tokens -= int(self._trace.prompt[ended].sum() + self._generated[ended].sum())
         return result
 
     def _proposed(self, count: int) -> tuple[NDArray[np.int32] | None, NDArray[np.float32] | None]:

@@ -30,6 +30,13 @@ class WeightedSamples:
         self.weights += counts.tolist()
 
 
+def ends(result: CommitResult) -> NDArray[np.bool_]:
+    """[n] which sequences this commit ended: no request fails here, so an end comes with a token. One without is the
+    echo of a sequence that ended while its next step was in flight."""
+    ended: NDArray[np.bool_] = (result.finish != FinishReason.NONE) & (result.num_committed > 0)
+    return ended
+
+
 class Recorder:
     """Times of the requests of a trace, and what was computed for whom."""
 
@@ -47,7 +54,7 @@ class Recorder:
         self.tokens = np.zeros(count, np.int64)
         """[n] tokens generated."""
         self.times_ended = np.zeros(count, np.int32)
-        """[n] how often the scheduler said that the request ended."""
+        """[n] in how many commits the request ended."""
         self.gaps = WeightedSamples()
         """Seconds between deliveries of tokens to a request."""
         self.rows = 0
@@ -70,7 +77,7 @@ class Recorder:
         if len(ids):
             self._deliver(ids, kept, now)
         if result.finish.any():
-            ended = result.finish != FinishReason.NONE
+            ended = ends(result)
             who = result.seq_ids[ended]
             self.finished[who] = now
             self.reason[who] = result.finish[ended]

@@ -63,7 +63,7 @@ class SimulationConfig:
                     "policy", self.scheduler.policy, "homogeneous under the reference's rule"
                 )
             if self.scheduler.max_steps_in_flight != 1:
-                raise SimulationConfigError("asynchronous", True, "False under the reference's rule")
+                raise SimulationConfigError("max_steps_in_flight", 2, "1 under the reference's rule")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,6 +178,7 @@ class _Simulation:
 
     def _result(self, now: float) -> SimulationRun:
         reporter = self._reporter
+        reporter.advance(now)
         shape = (len(reporter.weights), len(self._ranks))
         return SimulationRun(
             config=self._config,
