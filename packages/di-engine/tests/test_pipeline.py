@@ -16,7 +16,7 @@ from di_engine import LLMEngine, RequestError, RequestOptions, SamplingParams, S
 from di_engine.runner import ModelRunner
 from di_engine.testing import follow
 from di_scheduler import StepPlan
-from di_spec import DraftContext, Proposal
+from di_spec import DraftContext, Proposal, RequestOutputState
 from torch import Tensor
 
 Drain = Callable[[LLMEngine], dict[str, list[Any]]]
@@ -96,6 +96,22 @@ def test_outputs_are_those_of_synchronous_scheduling_step_by_step(make_scripted:
         outputs.append(drain(engine))
         assert engine.stats().scheduler.used_slots == 0
     assert outputs[0] == outputs[1]
+
+
+def test_sampling_waits_for_the_commit_of_the_step_before(
+    make_scripted: Any, drain: Drain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A penalty looks at the tokens before, however long the host takes to commit them."""
+    commit = RequestOutputState.commit
+
+    def slowly(*args: Any) -> Any:
+        time.sleep(0.02)
+        return commit(*args)
+
+    monkeypatch.setattr(RequestOutputState, "commit", slowly)
+    engine = make_scripted(lambda prefix: {50 + i: -0.1 * i for i in range(8)})
+    engine.add_request("a", PROMPT, SamplingParams(temperature=0, max_tokens=8, frequency_penalty=1.0))
+    assert kept(drain(engine)["a"]) == tuple(range(50, 58))
 
 
 def test_an_abort_in_flight_drops_what_was_computed(make_scripted: Any, drain: Drain) -> None:
