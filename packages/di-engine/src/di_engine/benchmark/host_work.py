@@ -1,7 +1,7 @@
 """How long the device waits for the scheduler: synchronous, and with steps planned ahead.
 
-The stub device keeps a core busy, as a device with cores of its own does not; so it and the host are pinned to two
-different cores. Where another process takes one of the two, the host's work shows whatever the scheduler does.
+The stub device keeps a core busy, which a real device does not; so when both work at once, it and the host are pinned
+to two different cores. Where another process takes one of the two, the host's work shows whatever the scheduler does.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ STEP_US = 1000.0
 """Microseconds that the stub device computes a step."""
 SEGMENT_STEPS = 3
 """Steps after which the time is read: few, so that some segments see no other process."""
+ANY_CORE: frozenset[int] = frozenset()
 PROMPT_TOKENS = 32
 BLOCK_SIZE = 128
 
@@ -44,9 +45,11 @@ def measure_host_work(
     found = []
     for count in running:
         for asynchronous in (False, True):
-            with _pinned(device_core):  # the device's thread begins its life here and stays
+            with _pinned(
+                device_core if asynchronous else ANY_CORE
+            ):  # where the device's thread begins, it stays
                 device = StubDevice(base_us=STEP_US)
-            with _pinned(host_core), without_collection():
+            with _pinned(host_core if asynchronous else ANY_CORE), without_collection():
                 loop = _StubLoop(device, count, segments, asynchronous)
                 seconds = [loop.segment() for _ in range(segments)]
             work = HostWork(asynchronous, count, summarize_timings(seconds))
@@ -55,16 +58,16 @@ def measure_host_work(
     return found
 
 
-def _two_cores() -> tuple[set[int], set[int]]:
-    """Where the device and where the host runs: two cores if this process may use two."""
+def _two_cores() -> tuple[frozenset[int], frozenset[int]]:
+    """Where the device and where the host runs: two cores if this process may use and choose two."""
     usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    return ({usable[0]}, {usable[1]}) if len(usable) > 1 else (set(usable), set(usable))
+    return (frozenset(usable[:1]), frozenset(usable[1:2])) if len(usable) > 1 else (ANY_CORE, ANY_CORE)
 
 
 @contextmanager
-def _pinned(cores: set[int]) -> Iterator[None]:
-    """This thread, and threads that it starts, on these cores; no change where cores cannot be chosen."""
-    if not cores:
+def _pinned(cores: frozenset[int]) -> Iterator[None]:
+    """This thread, and threads that it starts, on these cores."""
+    if cores == ANY_CORE:
         yield
         return
     before = os.sched_getaffinity(0)

@@ -16,6 +16,7 @@ from di_engine.simulator.study import Contender, StudyPoint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 COLORS = {Contender.REFERENCE: "#c1440e", Contender.HOMOGENEOUS: "#3b6ea5", Contender.MIXED: "#2e8b57"}
 MARKS = {Contender.REFERENCE: "s", Contender.HOMOGENEOUS: "^", Contender.MIXED: "o"}
@@ -79,6 +80,7 @@ def _cumulative(axis: Axes, values: NDArray[np.float64], weights: NDArray[np.int
     if len(values):
         axis.step(1e3 * values[order], 100 * np.cumsum(counts) / counts.sum(), where="post")
         axis.set_xscale("log")
+        _plain_ticks(axis.xaxis)
     _label(axis, "ms", "% at most")
 
 
@@ -89,6 +91,16 @@ def _label(axis: Axes, x: str, y: str, logarithmic: bool = False) -> None:
     axis.grid(alpha=0.3)
     if logarithmic:
         axis.set_yscale("log")
+        _plain_ticks(axis.yaxis)
+
+
+def _plain_ticks(axis: Axis) -> None:
+    """Numbers such as 200 on a logarithmic axis, not 2 x 10^2."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _figure(rows: int, columns: int) -> tuple[Any, Any]:

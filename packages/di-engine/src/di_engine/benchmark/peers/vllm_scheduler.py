@@ -25,6 +25,7 @@ from typing import Any
 PROMPT_TOKENS = 128
 BLOCK_SIZE = 128
 WARM_UP_STEPS = 20
+BATCHED_TOKENS = 8192
 
 MODEL_CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -41,6 +42,11 @@ MODEL_CONFIG = {
 """The scheduler asks the configuration for lengths and kinds of layers only; no weight is ever made."""
 
 
+def output_tokens(running: int, steps: int) -> int:
+    """Enough that the first request still decodes at the end, however long the prompts of the others took."""
+    return steps + WARM_UP_STEPS + running * PROMPT_TOKENS // BATCHED_TOKENS + 8
+
+
 def build_scheduler(folder: str, running: int, steps: int) -> Any:
     """A scheduler with room for ``running`` requests of prompt and ``steps`` tokens."""
     import torch
@@ -49,12 +55,12 @@ def build_scheduler(folder: str, running: int, steps: int) -> Any:
     from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec  # type: ignore[import-not-found, unused-ignore]
     from vllm.v1.structured_output import StructuredOutputManager  # type: ignore[import-not-found, unused-ignore]
 
-    tokens = PROMPT_TOKENS + steps + WARM_UP_STEPS + 8
+    tokens = PROMPT_TOKENS + output_tokens(running, steps)
     blocks = running * (tokens // BLOCK_SIZE + 2) + 1
     model = ModelConfig(model=folder, skip_tokenizer_init=True, dtype="float32", max_model_len=2 * tokens)
     scheduling = SchedulerConfig(
         max_num_seqs=running,
-        max_num_batched_tokens=max(8192, 2 * tokens),
+        max_num_batched_tokens=BATCHED_TOKENS,
         max_model_len=2 * tokens,
         is_encoder_decoder=False,
         enable_chunked_prefill=True,
@@ -116,7 +122,7 @@ def one_step(scheduler: Any) -> tuple[float, int]:
 def measure(folder: str, running: int, steps: int) -> list[float]:
     """Seconds of each of ``steps`` decode steps of ``running`` requests."""
     scheduler = build_scheduler(folder, running, steps)
-    add_requests(scheduler, running, steps + WARM_UP_STEPS + 8)
+    add_requests(scheduler, running, output_tokens(running, steps))
     while len(scheduler.running) < running or any(
         request.num_computed_tokens < PROMPT_TOKENS for request in scheduler.running
     ):
