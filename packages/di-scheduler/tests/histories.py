@@ -20,6 +20,7 @@ from .harness import Lockstep
 from .model_state import Results
 from .observation import Rows
 from .properties import length_limit
+from .watched import Watched
 
 VOCAB = 10  # few, so that stop ids turn up
 CONFIDENCES = (1.0, 0.75, 0.5, 0.25, 0.0)  # their products are exact in float32
@@ -66,9 +67,9 @@ def random_limits(rng: random.Random) -> SequenceLimits:
 class History:
     """One pair of schedulers and a clock. Each method is one thing that may happen."""
 
-    def __init__(self, config: SchedulerConfig, *, crowd: int = 8) -> None:
+    def __init__(self, config: SchedulerConfig, pair: Watched | None = None, *, crowd: int = 8) -> None:
         self.config = config
-        self.pair = Lockstep(config)
+        self.pair = pair or Lockstep(config)
         self.now = 0.0
         self.crowd = crowd
         self.events: Counter[str] = Counter()
@@ -120,7 +121,8 @@ class History:
         seq_id = self.free_id(rng)
         if seq_id is None or self.config.kind is EngineKind.DECODE_ONLY:
             return self.receive(rng)
-        size = min(rng.choice([1, 2, 5, 9, 14, 30]), length_limit(self.config) - 1)
+        limit = length_limit(self.config)
+        size = min(rng.choice([1, 2, 5, 9, 14, 30, limit - 3]), limit - 1)
         if size < 1:
             return None
         self.pair.add(
@@ -199,7 +201,6 @@ class History:
         if len(self.pair.seen.steps) == self.config.max_steps_in_flight:
             return self.commit(rng)
         step = self.pair.make_plan(self.now, kind)
-        self.events["marked"] += any(s.marked for s in self.pair.model.core.running)
         self.events["in flight"] += len(self.pair.seen.steps) == 2
         self.events["copied"] += len(step.plan.copy_slots)
         return None

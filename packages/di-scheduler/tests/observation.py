@@ -1,6 +1,8 @@
 """What the outside world knows of a native scheduler: what it was told, and snapshots by public methods."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from di_scheduler import (
     FinishReason,
@@ -33,7 +35,6 @@ class Request:
     reach: int = 0  # positions that plans since then may have written
     rows_in_flight: list["Rows"] = field(default_factory=list)
     preemptions: int = 0
-    restarted: bool = False  # will be computed again as a whole
     overtaken: int = 0
     copies: int = 0  # into its blocks or slot, planned or in flight
     tickets: set[int] = field(default_factory=set)
@@ -79,6 +80,30 @@ class Rows:
         return self.rows if self.decode else 1
 
 
+def rows_of(plan: StepPlan, requests: Mapping[int, Request]) -> list[Rows]:
+    """A plan by sequence; whose it is, by id."""
+    ends, table = plan.row_start.tolist(), plan.block_table.tolist()
+    tokens, positions = plan.token_ids.tolist(), plan.positions.tolist()
+    columns = zip(
+        plan.seq_ids.tolist(),
+        plan.q_start.tolist(),
+        plan.q_len.tolist(),
+        plan.decodes.tolist(),
+        plan.samples.tolist(),
+        plan.source.tolist(),
+        ([block for block in row if block] for row in table),
+        plan.slots.tolist(),
+        (tokens[first:end] for first, end in pairwise(ends)),
+        (positions[first:end] for first, end in pairwise(ends)),
+        plan.context.tolist(),
+        plan.prompt_len.tolist(),
+        plan.output_len.tolist(),
+        (tuple(values) for values in plan.params.tolist()),
+        strict=True,
+    )
+    return [Rows(requests[seq_id], *values) for seq_id, *values in columns]
+
+
 @dataclass(eq=False)
 class Step:
     """A plan with what was asked for; `groups` become those of the resolved plan."""
@@ -86,15 +111,15 @@ class Step:
     plan: StepPlan
     kind: StepKind
     groups: list[Rows]
-    resolved: bool
     bytes_at_birth: dict[str, bytes] = field(default_factory=dict)
+
+    def remember(self) -> None:
+        names = ("token_ids", "block_table", "seq_ids")
+        self.bytes_at_birth = {name: getattr(self.plan, name).tobytes() for name in names}
 
     @property
     def sampling(self) -> list[Rows]:
         return [rows for rows in self.groups if rows.samples]
-
-    def copied(self) -> list[tuple[int, int]]:
-        return [tuple(pair) for pair in self.plan.copy_blocks.tolist()]
 
 
 @dataclass(eq=False)
@@ -167,3 +192,14 @@ class Snapshot:
     infos: dict[int, SequenceInfo]
     waiting: list[int]
     running: list[int]
+
+
+def queue_before(o: Observation, request: Request) -> list[Request]:
+    """The waiting requests of its class and user that came earlier."""
+    return [
+        other
+        for other in (o.live[seq_id] for seq_id in o.waiting)
+        if other.options.priority == request.options.priority
+        and other.options.user == request.options.user
+        and other.order < request.order
+    ]

@@ -81,6 +81,7 @@ def check_outputs(o: Observation) -> None:
     for seq_id, request in o.live.items():
         assert request.finishes == []
         assert o.infos[seq_id].length == len(request.prompt) + len(request.delivered)
+        assert o.scheduler.output_tokens(seq_id).tolist() == request.delivered
         assert first_stop(o.config, request) is None
     for request in o.ended:
         assert len(request.finishes) == 1

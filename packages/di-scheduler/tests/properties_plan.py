@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from di_scheduler import EngineKind, FinishReason, SequenceState, StepKind, StepPolicy
+from di_scheduler import EngineKind, FinishReason, StepKind, StepPolicy
 
-from .observation import Observation, Request, Rows, Step
+from .observation import Observation, Request, Rows, Step, queue_before
 from .properties import length_limit
 
 
@@ -109,17 +109,6 @@ def check_admission_order(o: Observation, step: Step) -> None:
                 assert other.order < request.order
 
 
-def queue_before(o: Observation, request: Request) -> list[Request]:
-    """The waiting requests of its class and user that came earlier."""
-    return [
-        other
-        for other in (o.live[seq_id] for seq_id in o.waiting)
-        if other.options.priority == request.options.priority
-        and other.options.user == request.options.user
-        and other.order < request.order
-    ]
-
-
 def check_tables(o: Observation, step: Step) -> None:
     """18, 19: every row that may be written has a place, and no block is held for more than that."""
     size = o.config.block_size
@@ -136,29 +125,44 @@ def check_tables(o: Observation, step: Step) -> None:
 
 
 def check_preemption(o: Observation, step: Step) -> None:
-    """20: only when the free blocks were used up, or somebody more urgent came; never the oldest for its equals."""
+    """20: only when somebody needs a block that is not there, or somebody more urgent came.
+
+    The oldest is never a victim of its equals, and nobody is admitted in a plan that preempted for blocks.
+    """
     assert o.before is not None
     victims = [seq_id for seq_id in step.plan.preempted.tolist() if seq_id in o.before.running]
-    if not victims:
+    if not victims or o.config.kind is EngineKind.DECODE_ONLY:
         return
-    grown = sum(
-        len(info.block_table) - len(o.before.infos[seq_id].block_table)
-        for seq_id, info in o.infos.items()
-        if seq_id in o.before.infos and info.state == SequenceState.RUNNING
-    )
     came = [o.live[i] for i in o.running if i not in o.before.running]
-    if o.config.kind is not EngineKind.DECODE_ONLY:
-        urgent = [r for r in came if all(r.options.priority < o.live[v].options.priority for v in victims)]
-        assert urgent or grown >= o.before.stats.free_blocks or (len(victims) > 0 and left_out(o, step))
-        if not urgent:
-            assert o.before.running[0] not in victims
-            assert not came, "admitted a sequence in a step that preempted for blocks"
-
-
-def left_out(o: Observation, step: Step) -> bool:
-    """Whether a running sequence has no rows: the one in need, if it was a victim itself or waits for marks."""
+    # One more urgent may wait for victims in flight, which are only marked, while others gave way at once.
+    held = [o.live[i] for i in o.waiting if o.steps and i in o.before.waiting and o.live[i].ready]
+    if any(all(r.options.priority < o.live[v].options.priority for v in victims) for r in came + held):
+        return
+    assert o.before.running[0] not in victims
+    assert not came
+    needy = [seq_id for seq_id in o.before.running if missing_blocks(o, seq_id) > 0]
+    assert needy
+    grown = sum(
+        len(o.infos[seq_id].block_table) - len(o.before.infos[seq_id].block_table)
+        for seq_id in o.running
+        if seq_id in o.before.running
+    )
     planned = {rows.request.seq_id for rows in step.groups}
-    return any(seq_id not in planned for seq_id in [*o.running, *step.plan.preempted.tolist()])
+    assert grown >= o.before.stats.free_blocks or any(seq_id not in planned for seq_id in needy)
+
+
+def missing_blocks(o: Observation, seq_id: int) -> int:
+    """Blocks that a running sequence lacked before the plan for the rows that it must have at least."""
+    assert o.before is not None
+    info, request = o.before.infos[seq_id], o.live[seq_id]
+    open_rows = [rows for step in o.steps for rows in step.groups if rows.request is request]
+    if open_rows and open_rows[-1].samples:
+        positions = min(info.length + open_rows[-1].most_tokens, length_limit(o.config))
+    else:
+        start = open_rows[-1].end if open_rows else info.num_computed
+        images = [tokens for first, tokens in request.options.images if first <= start < first + tokens]
+        positions = min(start + max([*images, o.config.chunk_align]), info.length)
+    return -(-positions // o.config.block_size) - len(info.block_table)
 
 
 def check_positions(o: Observation, step: Step) -> None:
@@ -212,8 +216,7 @@ def check_watermark(o: Observation, step: Step) -> None:
     if any(o.live[i].place > last for i in o.running):
         return  # who is behind may have taken some since
     reserve = int(o.config.watermark * (o.config.num_blocks - 1))
-    if len(came) == 1:
-        assert o.stats.free_blocks >= reserve
+    assert o.stats.free_blocks >= reserve + len(o.running) - 1
 
 
 def check_copies(o: Observation, step: Step) -> None:

@@ -91,10 +91,18 @@ TestHistory.settings = settings(
 MIX = ["add"] * 6 + ["plan"] * 14 + ["commit"] * 3 + ["fork"] * 3 + ["finish", "hand_over", "pass_time"] * 2
 MIX += ["receive", "set_ready", "set_cost", "plan_one_kind"]
 
+COUNTED = ("preemptions", "preemptions_in_flight", "aborts", "expirations", "chunks")
 EXPECTED = {
     EngineKind.NORMAL: ("preemptions", "aborts", "expirations", "chunks", "shared", "received", "in flight"),
     EngineKind.PREFILL_ONLY: ("preemptions", "aborts", "expirations", "chunks", "sent", "transferred"),
-    EngineKind.DECODE_ONLY: ("preemptions", "aborts", "expirations", "received", "in flight", "marked"),
+    EngineKind.DECODE_ONLY: (
+        "preemptions",
+        "aborts",
+        "expirations",
+        "received",
+        "in flight",
+        "preemptions_in_flight",
+    ),
 }
 
 
@@ -110,8 +118,6 @@ def test_long_histories_under_pressure(kind: EngineKind, policy: StepPolicy) -> 
             getattr(history, rng.choice(MIX))(rng)
         stats = history.pair.scheduler.stats()
         totals.update(history.events)
-        totals.update(
-            {name: getattr(stats, name) for name in ("preemptions", "aborts", "expirations", "chunks")}
-        )
+        totals.update({name: getattr(stats, name) for name in COUNTED})
         history.close()
     assert min(totals[name] for name in EXPECTED[kind]) >= 5, totals

@@ -109,3 +109,42 @@ def test_arrival_times_are_kept_as_given() -> None:
     assert [scheduler.describe(i).arrival for i in (1, 2)] == [12.5, 11.25]
     scheduler.abort(2)
     assert scheduler.stats().oldest_waiting_arrival is None
+
+
+def test_what_an_aborted_transfer_still_holds_does_not_keep_others_from_going_on() -> None:
+    """Its blocks come back when its lease ends, not with a commit: who lacks a block needs a victim now."""
+    scheduler = Scheduler(small_config(blocks=4, seqs=3))
+    ticket = scheduler.import_sequence(9, int32([5] * 4 + [7]), 4, LIMITS, expires=1000.0)
+    assert scheduler.abort(9)
+    scheduler.add(0, int32([3] * 4), LIMITS)
+    scheduler.add(1, int32([3]), LIMITS)
+    run_steps(scheduler, 4)
+    assert scheduler.stats().free_blocks == 0
+    plan = scheduler.plan()
+    assert (plan.seq_ids.tolist(), plan.preempted.tolist()) == ([0], [1])
+    scheduler.commit(int32([7]), int32([1]))
+    assert ticket is not None
+    assert scheduler.end_transfer(ticket)
+    scheduler.abort(0)
+    scheduler.abort(1)
+    check_empty(scheduler)
+
+
+def test_a_marked_victim_keeps_the_tokens_that_were_in_flight() -> None:
+    """It has rows on the device, so it is preempted when they are committed, and the next plan tells."""
+    scheduler = Scheduler(small_config(blocks=3, seqs=2, flights=2))
+    scheduler.add(0, int32([3] * 4), LIMITS)
+    scheduler.add(1, int32([3]), LIMITS)
+    run_steps(scheduler, 3)
+    open_plan = scheduler.plan()
+    assert open_plan.seq_ids.tolist() == [0, 1]
+    assert scheduler.stats().free_blocks == 0
+    plan = scheduler.plan()  # 1 would need a second block
+    assert (plan.seq_ids.tolist(), plan.preempted.tolist()) == ([0], [])
+    assert scheduler.running_ids().tolist() == [0, 1]
+    scheduler.commit(int32([7, 8]), int32([1, 1]))
+    assert scheduler.output_tokens(1).tolist() == [7, 7, 7, 8]
+    assert scheduler.waiting_ids().tolist() == [1]
+    assert scheduler.stats().preemptions_in_flight == 1
+    scheduler.commit(int32([7]), int32([1]))
+    assert scheduler.plan().preempted.tolist() == [1]

@@ -4,7 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from di_scheduler import Scheduler, SchedulerConfig, SequenceLimits, StepOrderError, StepPlan, StepPolicy
+from di_scheduler import (
+    Scheduler,
+    SchedulerConfig,
+    SequenceLimits,
+    SequenceOptions,
+    StepOrderError,
+    StepPlan,
+    StepPolicy,
+)
 
 from .harness import int32, small_config
 
@@ -243,3 +251,73 @@ def test_steps_are_counted_by_kind() -> None:
         step(scheduler)
     stats = scheduler.stats()
     assert (stats.steps, stats.chunks, stats.mixed_steps) == (5, 2, 2)
+
+
+def test_the_watermark_keeps_blocks_free_of_newcomers_only() -> None:
+    """[6] Half of the pool stays free of new sequences, but what runs goes on, and who is alone may have it all."""
+    config = replace(small_config(blocks=10, budget=40), watermark=0.5)
+    scheduler = serving(config, 8, 9, 4)
+    assert step(scheduler) == [
+        (0, 0, 8)
+    ]  # two blocks; three more would leave five, and one for each that runs
+    for _ in range(25):
+        assert [seq_id for seq_id, _, _ in step(scheduler)] == [0]
+    assert scheduler.stats().free_blocks == 1
+    scheduler.abort(0)
+    assert step(scheduler) == [(1, 0, 9), (2, 0, 4)]
+    lone = serving(config, 39)
+    assert step(lone) == [(0, 0, 39)]
+
+
+def test_an_urgent_request_takes_the_place_of_the_least_invested_lesser_one() -> None:
+    scheduler = Scheduler(small_config(blocks=20, seqs=3))
+    for seq_id, length in enumerate((6, 3, 9)):
+        options = SequenceOptions(priority=5)
+        scheduler.add(seq_id, int32([7] * length), SequenceLimits(50), options=options)
+    step(scheduler)
+    step(scheduler)
+    scheduler.add(9, int32([1, 2]), SequenceLimits(50))
+    plan = scheduler.plan()
+    assert plan.preempted.tolist() == [1]
+    assert rows(plan) == [(0, 7, 1), (2, 9, 1), (9, 0, 2)]
+    commit(scheduler, plan)
+    assert scheduler.running_ids().tolist() == [9, 0, 2]
+    assert scheduler.waiting_ids().tolist() == [1]
+
+
+def test_users_of_a_class_share_by_weight() -> None:
+    """Two users with endless requests of one size: tokens served are as their weights."""
+    scheduler = Scheduler(small_config(blocks=100, seqs=1, budget=8))
+    weights = {0: 1.0, 1: 3.0}
+    served = {0: 0, 1: 0}
+    for seq_id in range(200):
+        user = seq_id % 2
+        options = SequenceOptions(user=user, weight=weights[user])
+        scheduler.add(seq_id, int32([5] * 4), SequenceLimits(4), options=options)
+    for _ in range(200):
+        for seq_id, _, count in step(scheduler):
+            served[seq_id % 2] += count
+    assert served[1] / served[0] == pytest.approx(3.0, rel=0.1)
+
+
+def test_a_request_that_is_not_ready_is_passed_a_bounded_number_of_times() -> None:
+    """[11]"""
+    scheduler = Scheduler(replace(small_config(blocks=100, seqs=1), max_overtakes=3))
+    scheduler.add(0, int32([5]), SequenceLimits(1), options=SequenceOptions(ready=False))
+    for seq_id in range(1, 6):
+        scheduler.add(seq_id, int32([5]), SequenceLimits(1))
+    started = [step(scheduler) for _ in range(5)]
+    assert started == [[(1, 0, 1)], [(2, 0, 1)], [(3, 0, 1)], [], []]
+    scheduler.add(8, int32([5]), SequenceLimits(1), options=SequenceOptions(user=1))
+    assert step(scheduler) == [(8, 0, 1)]  # another user's queue
+    assert scheduler.set_ready(0)
+    assert not scheduler.set_ready(0)
+    assert [step(scheduler)[0][0] for _ in range(3)] == [0, 4, 5]
+
+
+def test_the_summed_context_of_a_step_is_bounded() -> None:
+    config = replace(small_config(blocks=100, budget=40), max_step_context=12)
+    scheduler = serving(config, 8, 4, 3)
+    assert step(scheduler) == [(0, 0, 8), (1, 0, 4)]
+    scheduler = serving(config, 20, 4)
+    assert step(scheduler) == [(0, 0, 20)]  # the first piece is never refused
