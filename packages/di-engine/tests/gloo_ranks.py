@@ -59,7 +59,7 @@ def replay(rank: int, vote: GlooVote, steps: int) -> dict[str, object]:
         result = planner.plan()
         if isinstance(result, GroupStopped):
             break
-        kinds.update(result.kind.value.encode() if isinstance(result, PlannedStep) else b"idle")
+        kinds.update(result.kind.name.encode() if isinstance(result, PlannedStep) else b"idle")
         if isinstance(result, PlannedStep) and result.plan.num_seqs:
             count = len(result.plan.sampling)
             scheduler.commit(np.full(count, 3, np.int32), np.ones(count, np.int32))

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from di_scheduler.config import StepKind
@@ -24,6 +24,13 @@ class CounterPlan:
     samples: np.ndarray = field(default_factory=lambda: np.zeros(0, np.bool_))
     preempted: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     expired: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def after(self, earlier: "CounterPlan") -> "CounterPlan":
+        return replace(
+            self,
+            preempted=np.concatenate((earlier.preempted, self.preempted)),
+            expired=np.concatenate((earlier.expired, self.expired)),
+        )
 
 
 class CounterScheduler:

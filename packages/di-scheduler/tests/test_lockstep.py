@@ -202,7 +202,7 @@ def test_settings_out_of_range_are_named(make: object) -> None:
 def kinds(rank: Rank) -> str:
     """One letter a turn: Prefill, Decode, Idle, Stopped."""
     letters = {GroupIdle: "I", GroupStopped: "S"}
-    return "".join(letters.get(turn.outcome) or turn.kind.value[0].upper() for turn in rank.turns)
+    return "".join(letters.get(turn.outcome) or turn.kind.name[0] for turn in rank.turns)
 
 
 def test_one_rank_takes_turns_while_both_kinds_have_work() -> None:
@@ -417,7 +417,7 @@ def serve(planner: LockstepPlanner, scheduler: Scheduler, prompts: list[tuple[in
         if isinstance(result, PlannedStep):
             plan = result.plan
             assert (plan.decodes == (result.kind is StepKind.DECODE)).all()
-            steps.append(result.kind.value[0] if plan.num_seqs else "-" + result.kind.value[0])
+            steps.append(result.kind.name[0] if plan.num_seqs else "-" + result.kind.name[0])
             if plan.num_seqs:
                 count = len(plan.sampling)
                 scheduler.commit(np.zeros(count, np.int32), np.ones(count, np.int32))

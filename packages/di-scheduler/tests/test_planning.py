@@ -226,7 +226,7 @@ def test_a_plan_has_the_promised_types_and_owns_its_memory() -> None:
     plan = scheduler.plan()
     dtypes = {
         name: getattr(plan, name).dtype.name
-        for name in plan.__slots__
+        for name in dir(plan)
         if isinstance(getattr(plan, name), np.ndarray)
     }
     assert {name for name, dtype in dtypes.items() if dtype == "int64"} == {"seq_ids", "preempted", "expired"}

@@ -18,10 +18,15 @@ template <typename T>
 using ArrayView = nanobind::ndarray<const T, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
 
 template <typename T>
-std::span<const T> as_span(const ArrayView<T>& array) {
-  if (reinterpret_cast<std::uintptr_t>(array.data()) % alignof(T) != 0) {
+void check_aligned(const T* data) {
+  if (reinterpret_cast<std::uintptr_t>(data) % alignof(T) != 0) {
     throw nanobind::type_error("an array must be aligned in memory to the size of its items");
   }
+}
+
+template <typename T>
+std::span<const T> as_span(const ArrayView<T>& array) {
+  check_aligned(array.data());
   return {array.data(), array.size()};
 }
 

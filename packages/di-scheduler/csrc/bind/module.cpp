@@ -24,6 +24,8 @@ void translate(const std::exception_ptr& error, void*) {
   } catch (const AdmissionError& e) {
     const nb::object type = python_class("AdmissionError");
     PyErr_SetObject(type.ptr(), type(e.reason, e.what()).ptr());
+  } catch (const ConfigError& e) {
+    PyErr_SetString(python_class("ConfigError").ptr(), e.what());
   } catch (const StepOrderError& e) {
     PyErr_SetString(python_class("StepOrderError").ptr(), e.what());
   } catch (const BlockPoolError& e) {

@@ -5,6 +5,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -14,75 +15,17 @@
 #include <utility>
 #include <vector>
 
-#include "bind/arrays.hpp"
+#include "bind/outcome.hpp"
 #include "bind/shared_scheduler.hpp"
+#include "bind/step_plan.hpp"
 #include "scheduler/calibration.hpp"
+#include "scheduler/errors.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace di::scheduler {
 namespace {
-
-template <typename T>
-using OptionalView = std::optional<ArrayView<T>>;
-
-template <typename T>
-std::optional<std::span<const T>> as_optional_span(const OptionalView<T>& array) {
-  if (!array) return std::nullopt;
-  return as_span(*array);
-}
-
-StepOutcome as_outcome(const ArrayView<Token>& tokens, const ArrayView<std::int32_t>& counts,
-                       const OptionalView<Token>& drafts, const OptionalView<float>& confidences) {
-  return {as_span(tokens), as_span(counts), as_optional_span(drafts), as_optional_span(confidences)};
-}
-
-nb::object flags(const std::vector<std::uint8_t>& values, nb::handle owner) {
-  static_assert(sizeof(bool) == 1);
-  return array_view(reinterpret_cast<const bool*>(values.data()), owner, values.size());
-}
-
-nb::dict plan_arrays(const PlanHandle& handle) {
-  auto keep = std::make_unique<StepPlanPtr>(handle.plan);
-  const nb::capsule owner = owner_of(std::move(keep));
-  const StepPlan& p = *handle.plan;
-  nb::dict arrays;
-  arrays["seq_ids"] = array_view(p.seq_ids, owner);
-  arrays["q_start"] = array_view(p.q_start, owner);
-  arrays["q_len"] = array_view(p.q_len, owner);
-  arrays["row_start"] = array_view(p.row_start, owner);
-  arrays["token_ids"] = array_view(p.token_ids, owner);
-  arrays["positions"] = array_view(p.positions, owner);
-  arrays["context"] = array_view(p.context.data(), owner, p.num_seqs(), p.lookback);
-  arrays["block_table"] = array_view(p.block_table.data(), owner, p.num_seqs(), p.table_width);
-  arrays["slots"] = array_view(p.slots, owner);
-  arrays["samples"] = flags(p.samples, owner);
-  arrays["sampling"] = array_view(p.sampling, owner);
-  arrays["decodes"] = flags(p.decodes, owner);
-  arrays["source"] = array_view(p.source, owner);
-  arrays["prompt_len"] = array_view(p.prompt_len, owner);
-  arrays["output_len"] = array_view(p.output_len, owner);
-  arrays["params"] = array_view(p.params.data(), owner, p.num_seqs(), p.num_params);
-  arrays["copy_blocks"] = array_view(p.copy_blocks.data(), owner, p.copy_blocks.size() / 2, 2);
-  arrays["copy_slots"] = array_view(p.copy_slots.data(), owner, p.copy_slots.size() / 2, 2);
-  arrays["preempted"] = array_view(p.preempted, owner);
-  arrays["expired"] = array_view(p.expired, owner);
-  arrays["step"] = p.step;
-  arrays["num_seqs"] = p.num_seqs();
-  arrays["num_rows"] = p.token_ids.size();
-  arrays["native"] = nb::cast(handle);
-  return arrays;
-}
-
-nb::dict commit_arrays(CommitResult result) {
-  nb::dict arrays;
-  arrays["seq_ids"] = owned_array(std::move(result.seq_ids));
-  arrays["num_committed"] = owned_array(std::move(result.num_committed));
-  arrays["finish"] = owned_array(std::move(result.finish));
-  arrays["first_token_wait"] = owned_array(std::move(result.first_token_wait));
-  return arrays;
-}
 
 struct Snapshot {
   Counters counters;
@@ -212,7 +155,14 @@ nb::object running_ids(SharedScheduler& shared) {
   }));
 }
 
+void check_time(const char* name, double time) {
+  if (std::isfinite(time)) return;
+  throw ConfigError(std::string(name) + " must be a finite number, got " + std::to_string(time));
+}
+
 PlanHandle make_plan(SharedScheduler& shared, double now, int kind) {
+  check_time("now", now);
+  if (kind < 0 || kind > 2) throw ConfigError("kind must be a StepKind, got " + std::to_string(kind));
   const nb::gil_scoped_release release;
   return shared.with([&](Scheduler& scheduler) -> PlanHandle {
     return {scheduler.plan(now, static_cast<StepKind>(kind)), scheduler.plan_pool()};
@@ -221,13 +171,9 @@ PlanHandle make_plan(SharedScheduler& shared, double now, int kind) {
 
 CommitResult commit(SharedScheduler& shared, const StepOutcome& outcome,
                     std::optional<std::span<const bool>> failed, double now) {
+  check_time("now", now);
   const nb::gil_scoped_release release;
   return shared.with([&](Scheduler& scheduler) { return scheduler.commit(outcome, failed, now); });
-}
-
-PlanHandle resolve_plan(const PlanHandle& handle, const StepOutcome& outcome) {
-  const nb::gil_scoped_release release;
-  return handle.resolved(outcome);
 }
 
 Options make_options(std::int32_t priority, std::int64_t user, double weight, bool ready,
@@ -259,16 +205,6 @@ void bind_values(nb::module_& m) {
           },
           "priority"_a, "user"_a, "weight"_a, "ready"_a, "deadline"_a.none(), "checkpoints"_a, "images"_a,
           "params"_a);
-  nb::class_<PlanHandle>(m, "Plan")
-      .def("arrays", &plan_arrays)
-      .def(
-          "resolve",
-          [](const PlanHandle& self, const ArrayView<Token>& tokens, const ArrayView<std::int32_t>& counts,
-             const OptionalView<Token>& drafts, const OptionalView<float>& confidences) {
-            return resolve_plan(self, as_outcome(tokens, counts, drafts, confidences));
-          },
-          nb::arg("tokens").noconvert(), nb::arg("counts").noconvert(), nb::arg("drafts").noconvert().none(),
-          nb::arg("confidences").noconvert().none());
 }
 
 void bind_class(nb::module_& m) {
@@ -324,10 +260,10 @@ void bind_class(nb::module_& m) {
       .def(
           "commit",
           [](SharedScheduler& self, const ArrayView<Token>& tokens, const ArrayView<std::int32_t>& counts,
-             const OptionalView<bool>& failed, const OptionalView<Token>& drafts,
-             const OptionalView<float>& confidences, double now) {
-            return commit_arrays(
-                commit(self, as_outcome(tokens, counts, drafts, confidences), as_optional_span(failed), now));
+             const OptionalView<bool>& failed, const OptionalRows<Token>& drafts,
+             const OptionalRows<float>& confidences, double now) {
+            return commit(self, as_outcome(tokens, counts, drafts, confidences), as_optional_span(failed),
+                          now);
           },
           nb::arg("tokens").noconvert(), nb::arg("counts").noconvert(), nb::arg("failed").noconvert().none(),
           nb::arg("drafts").noconvert().none(), nb::arg("confidences").noconvert().none(), "now"_a)
@@ -381,6 +317,8 @@ void bind_class(nb::module_& m) {
 
 void bind_scheduler(nb::module_& m) {
   bind_values(m);
+  bind_step_plan(m);
+  bind_commit_result(m);
   bind_class(m);
 }
 

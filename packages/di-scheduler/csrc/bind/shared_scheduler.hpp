@@ -26,7 +26,7 @@ class SharedScheduler {
   Scheduler scheduler_;
 };
 
-// What resolve() needs besides the plan: memory for the result. The plan itself is never changed.
+// A plan with the memory that new ones are made in. The plan itself is never changed.
 struct PlanHandle {
   StepPlanPtr plan;
   StepPlanPool pool;
@@ -34,6 +34,15 @@ struct PlanHandle {
   PlanHandle resolved(const StepOutcome& outcome) const {
     StepPlanPtr result = StepPlanPool(pool).take();
     resolve(*plan, outcome, *result);
+    return {std::move(result), pool};
+  }
+
+  PlanHandle after(const PlanHandle& earlier) const {
+    StepPlanPtr result = StepPlanPool(pool).take();
+    *result = *plan;
+    const StepPlan& before = *earlier.plan;
+    result->preempted.insert(result->preempted.begin(), before.preempted.begin(), before.preempted.end());
+    result->expired.insert(result->expired.begin(), before.expired.begin(), before.expired.end());
     return {std::move(result), pool};
   }
 };

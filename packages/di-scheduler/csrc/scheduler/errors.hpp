@@ -16,6 +16,11 @@ struct StepOrderError : std::logic_error {
   using std::logic_error::logic_error;
 };
 
+// A setting or an argument that is out of range. Nothing is changed.
+struct ConfigError : std::invalid_argument {
+  using std::invalid_argument::invalid_argument;
+};
+
 // A sequence that cannot be taken. `reason` is one of di_scheduler.AdmissionReason.
 struct AdmissionError : std::invalid_argument {
   AdmissionError(const char* reason, const std::string& message)

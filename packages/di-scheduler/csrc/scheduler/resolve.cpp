@@ -98,6 +98,7 @@ class Resolver {
     to_.table_width = from_.table_width;
     to_.lookback = from_.lookback;
     to_.num_params = from_.num_params;
+    to_.num_sources = 0;
     to_.max_drafts = from_.max_drafts;
     to_.length_limit = from_.length_limit;
     to_.redistributes = from_.redistributes;
@@ -189,11 +190,7 @@ void check_outcome(const StepOutcome& outcome, std::size_t num_sampling, std::in
 }
 
 std::vector<std::int32_t> resolve(const StepPlan& from, const StepOutcome& outcome, StepPlan& to) {
-  if (from.has_sources()) {
-    const std::int32_t last = *std::max_element(from.source.begin(), from.source.end());
-    const auto least = static_cast<std::size_t>(last) + 1;
-    check_outcome(outcome, std::max(outcome.counts.size(), least), from.max_drafts);
-  }
+  check_outcome(outcome, from.num_sources, from.max_drafts);
   return Resolver(from, outcome, to).run();
 }
 

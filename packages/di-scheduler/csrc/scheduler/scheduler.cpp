@@ -221,6 +221,7 @@ StepPlanPtr Scheduler::build(const Selection& selection, std::span<const CacheCo
   plan->max_drafts = config_.max_draft_tokens;
   plan->length_limit = config_.length_limit();
   plan->redistributes = planner_.redistributes();
+  plan->num_sources = open_plans_.empty() ? 0 : open_plans_.back().plan->sampling.size();
   plan->preempted = lifecycle_.take_preempted();
   plan->expired = lifecycle_.take_expired();
   counters_.expirations += static_cast<std::int64_t>(plan->expired.size());

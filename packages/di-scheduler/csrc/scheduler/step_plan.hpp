@@ -43,8 +43,9 @@ struct StepPlan {
   std::vector<BlockId> copy_blocks, copy_slots;  // pairs (from, to)
   std::vector<SeqId> preempted, expired;
 
-  // For resolve(): the tokens that the open plan may yield at most, draft rows that the table has room for,
-  // where no row may be, and whether drafts are distributed anew.
+  // For resolve(): how many sequences the open plan samples, the tokens that each may yield at most, draft
+  // rows that the table has room for, where no row may be, and whether drafts are distributed anew.
+  std::size_t num_sources = 0;
   std::vector<std::int32_t> pending, draft_limit;
   std::int32_t max_drafts = 0, length_limit = 0;
   bool redistributes = false;

@@ -1,6 +1,6 @@
 """Continuous-batching request scheduler in C++20, independent of any tensor library."""
 
-from di_scheduler._native import AllocStatus, BlockPool
+from di_scheduler._native import AllocStatus, BlockPool, CommitResult, StepPlan
 from di_scheduler.config import (
     EngineKind,
     FinishReason,
@@ -15,7 +15,7 @@ from di_scheduler.errors import AdmissionError, AdmissionReason, BlockPoolError,
 from di_scheduler.flops import FlopsEstimator, ModelShape
 from di_scheduler.lockstep import BoundedWaits, GroupIdle, GroupStopped, LockstepPlanner, PlannedStep
 from di_scheduler.mfu import MfuMeter
-from di_scheduler.results import CommitResult, SchedulerStats, SequenceInfo, SequenceState, StepPlan
+from di_scheduler.results import SchedulerStats, SequenceInfo, SequenceState
 from di_scheduler.scheduler import Scheduler
 from di_scheduler.speculation import DraftBudget, SpeculationError
 from di_scheduler.voting import InProcessVote, Vote, VoteError, VoteTimeoutError

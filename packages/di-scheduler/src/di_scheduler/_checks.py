@@ -34,3 +34,21 @@ def check_array(name: str, value: object, dtype: type[np.generic]) -> NDArray[An
             f"{value.shape}, strides {value.strides} and aligned={value.flags.aligned}"
         )
     return value
+
+
+def check_outcome(
+    tokens: object, counts: object, failed: object, drafts: object, confidences: object
+) -> None:
+    """Raise `TypeError` naming the first of a step's results that is no array of the right dtype, rank and layout."""
+    check_array("tokens", tokens, np.int32)
+    check_array("counts", counts, np.int32)
+    if failed is not None:
+        check_array("failed", failed, np.bool_)
+    for name, rows, dtype in (("drafts", drafts, np.int32), ("confidences", confidences, np.float32)):
+        if rows is None:
+            continue
+        if not isinstance(rows, np.ndarray) or rows.ndim != 2 or not rows.flags.c_contiguous:
+            raise TypeError(
+                f"{name} must be a contiguous 2-D array of {dtype.__name__}, got {type(rows).__name__}"
+            )
+        check_array(name, rows.reshape(-1), dtype)

@@ -17,13 +17,13 @@ class StepPolicy(enum.Enum):
     """A step holds one kind; the kinds take turns while both have work."""
 
 
-class StepKind(enum.Enum):
+class StepKind(enum.IntEnum):
     """What one plan may hold."""
 
-    ANY = "any"
+    ANY = 0
     """What the policy gives."""
-    DECODE = "decode"
-    PREFILL = "prefill"
+    DECODE = 1
+    PREFILL = 2
 
 
 class EngineKind(enum.Enum):

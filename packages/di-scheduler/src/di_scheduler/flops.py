@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from di_scheduler._checks import check_int
+from di_scheduler._native import StepPlan
 from di_scheduler.errors import ConfigError
-from di_scheduler.results import StepPlan
 
 Int64Array = NDArray[np.int64]
 

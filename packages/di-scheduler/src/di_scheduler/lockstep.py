@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-
 from di_scheduler._checks import check_int
+from di_scheduler._native import StepPlan
 from di_scheduler.config import StepKind
 from di_scheduler.errors import ConfigError
-from di_scheduler.results import StepPlan
 from di_scheduler.voting import InProcessVote, Vote, VoteMismatchError
 
 
@@ -311,10 +309,4 @@ class LockstepPlanner:
 
 def _with_events(empty: StepPlan | None, plan: StepPlan) -> StepPlan:
     """`plan`, with what ended or lost its cache while an empty plan of the same step was made before it."""
-    if empty is None:
-        return plan
-    return dataclasses.replace(
-        plan,
-        preempted=np.concatenate((empty.preempted, plan.preempted)),
-        expired=np.concatenate((empty.expired, plan.expired)),
-    )
+    return plan if empty is None else plan.after(empty)

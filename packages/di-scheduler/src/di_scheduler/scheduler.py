@@ -4,7 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from di_scheduler import _native
-from di_scheduler._checks import INT32_MAX, check_array, check_int
+from di_scheduler._checks import INT32_MAX, check_array, check_int, check_outcome
+from di_scheduler._native import CommitResult, StepPlan
 from di_scheduler.config import (
     FinishReason,
     SchedulerConfig,
@@ -14,19 +15,10 @@ from di_scheduler.config import (
     StepPolicy,
     check_number,
 )
-from di_scheduler.results import (
-    CommitResult,
-    SchedulerStats,
-    SequenceInfo,
-    SequenceState,
-    StepPlan,
-    flat_rows,
-    make_plan,
-)
+from di_scheduler.results import SchedulerStats, SequenceInfo, SequenceState
 from di_scheduler.speculation import DraftBudget
 
 DEFAULT_OPTIONS = SequenceOptions()
-_STEP_KINDS = {StepKind.ANY: 0, StepKind.DECODE: 1, StepKind.PREFILL: 2}
 _ENGINE_KINDS = {"normal": 0, "prefill_only": 1, "decode_only": 2}
 
 
@@ -131,8 +123,7 @@ class Scheduler:
         computed before an open plan is committed, a transfer ends or a sequence is ready; with `kind`, when there is
         nothing of that kind. Raises `StepOrderError` while `max_steps_in_flight` plans with rows await their commit.
         """
-        check_number("now", now)
-        return make_plan(self._native.plan(now, _STEP_KINDS[kind]))
+        return self._native.plan(now, kind)
 
     def commit(
         self,
@@ -157,17 +148,11 @@ class Scheduler:
         `TypeError`) and change nothing. Raises `StepOrderError` when there is no plan to commit; committing an empty
         plan is allowed and not required.
         """
-        check_number("now", now)
-        return CommitResult(
-            **self._native.commit(
-                check_array("tokens", tokens, np.int32),
-                check_array("counts", counts, np.int32),
-                None if failed is None else check_array("failed", failed, np.bool_),
-                None if drafts is None else flat_rows("drafts", drafts, np.int32),
-                None if confidences is None else flat_rows("confidences", confidences, np.float32),
-                now,
-            )
-        )
+        try:
+            return self._native.commit(tokens, counts, failed, drafts, confidences, now)
+        except TypeError:
+            check_outcome(tokens, counts, failed, drafts, confidences)  # says which one it was
+            raise
 
     def set_step_cost(self, budget: DraftBudget | None) -> None:
         """Verify as many drafts as pay by this cost, as it is now, in plans to come; None: all of them."""

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from di_scheduler import _native
+from di_scheduler._native import StepPlan
 from di_scheduler.config import check_number
 from di_scheduler.errors import ConfigError
-from di_scheduler.results import StepPlan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +38,7 @@ class StubDevice:
 
     def submit(self, plan: StepPlan) -> None:
         """Hand over a plan with rows."""
-        self._native.submit(plan.native)
+        self._native.submit(plan)
 
     def wait(self, timeout: float = 10.0) -> StubResult:
         """The oldest result not taken yet. Raises `TimeoutError` when none comes within `timeout` seconds."""
