@@ -149,7 +149,7 @@ def build(changes: dict[str, list[Change]]) -> Path:
             configure()
         run_tool(["ninja", "-C", str(BUILD / "out"), "_native"])
         package = BUILD / "native" / "di_scheduler"
-        copy_package(package)
+        copy_package(SOURCE, package)
         (module,) = (BUILD / "out").glob("_native*.so")
         write(package / module.name, module.read_bytes())
     return package.parent
@@ -196,18 +196,18 @@ def write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def copy_package(target: Path) -> None:
-    for path in SOURCE.glob("*.py*"):
+def copy_package(source: Path, target: Path) -> None:
+    for path in source.glob("*.py*"):
         if path.suffix in (".py", ".pyi"):
             write(target / path.name, path.read_bytes())
 
 
 def patched_package(native: Path, change: Change, file: str) -> Path:
-    """The directory of a package with one defect in Python; the native module is the one in `native`."""
+    """The directory of a package with one defect in Python, all else as in `native`."""
     target = BUILD / f"python-{change.number}" / "di_scheduler"
-    copy_package(target)
+    copy_package(native / "di_scheduler", target)
     name = Path(file).name
-    text = (SOURCE / name).read_text()
+    text = (native / "di_scheduler" / name).read_text()
     at = unique(text, change, file)
     changed = text[:at] + change.after + text[at + len(change.before) :]
     write(target / name, changed.encode())

@@ -1,6 +1,7 @@
 """Every property has a defect that a test notices: see `mutants.py`. In the suite one for each, nightly all."""
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -9,16 +10,11 @@ from . import mutations_core, mutations_flops, mutations_lockstep, mutations_spe
 from .mutants import Change, MutationError, Runner, build, function_bodies, mutate, patched_package, tools
 from .mutation import Mutation
 
-TABLES = (
-    *mutations_core.MUTATIONS,
-    *mutations_speculation.MUTATIONS,
-    *mutations_lockstep.MUTATIONS,
-    *mutations_flops.MUTATIONS,
-)
-MUTATIONS = {
-    number: Mutation(m.property, m.file, m.before, m.after, m.test)
-    for number, m in enumerate(TABLES, start=1)
-}
+SPECULATION = [
+    Mutation(m.property, m.file, m.before, m.after, m.test) for m in mutations_speculation.MUTATIONS
+]
+TABLES = (mutations_core.MUTATIONS, SPECULATION, mutations_lockstep.MUTATIONS, mutations_flops.MUTATIONS)
+MUTATIONS = dict(enumerate(chain.from_iterable(TABLES), start=1))
 LONG = {33, 34, 35}  # groups of ranks take seconds to disagree
 
 
