@@ -48,8 +48,8 @@ def compare_stats(stats: SchedulerStats, model: ModelScheduler) -> None:
     assert (stats.waiting, stats.running) == (len(core.queue.sequences), len(core.running))
     for name in COUNTERS:
         assert getattr(stats, name) == getattr(core.counts, name), name
-    first = core.queue.sequences[0].arrival if core.queue.sequences else None
-    assert stats.oldest_waiting_arrival == first
+    arrivals = [sequence.arrival for sequence in core.queue.sequences]
+    assert stats.oldest_waiting_arrival == min(arrivals, default=None)
 
 
 def compare_sequences(infos: dict[int, SequenceInfo], model: ModelScheduler) -> None:

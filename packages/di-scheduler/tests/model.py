@@ -188,7 +188,7 @@ class ModelScheduler:
             return False
         rows = chunk_rows(candidate, 0, Bounds(self.config.max_num_batched_tokens), self.config)
         tokens = candidate.length + 1 if candidate.preemptions else rows
-        return rows > 0 and PlanDraft(core).fits(tokens, [])
+        return rows > 0 and PlanDraft(core).choose_victims(candidate, tokens) is not None
 
     def has_decodes(self) -> bool:
         return any(

@@ -101,16 +101,20 @@ class ModelCore:
 
     def preempt(self, victim: ModelSequence) -> None:
         """Take the cache of a running sequence that is not in flight."""
-        self.counts.preemptions += 1
-        self.news.preempted.append(victim.seq_id)
         victim.marked = False
         if self.config.kind is EngineKind.DECODE_ONLY:
+            self.note_preempted(victim)
             self.end(victim, FinishReason.PREEMPTED)
             return
         self.running.remove(victim)
         self.restart(victim)
 
+    def note_preempted(self, sequence: ModelSequence) -> None:
+        self.counts.preemptions += 1
+        self.news.preempted.append(sequence.seq_id)
+
     def restart(self, sequence: ModelSequence) -> None:
+        self.note_preempted(sequence)
         self.release(sequence)
         sequence.computed = sequence.written = 0
         sequence.preemptions += 1

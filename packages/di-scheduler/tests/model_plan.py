@@ -235,7 +235,7 @@ class PlanDraft:
         if rows == 0:
             return False
         tokens = candidate.length + 1 if candidate.preemptions else rows
-        if not self.fits(tokens, []) and not self.make_room(candidate, tokens):
+        if not self.make_room(candidate, tokens):
             return False
         self.core.queue.admit(candidate)
         candidate.slot = self.core.slots.take()
@@ -253,20 +253,25 @@ class PlanDraft:
         need = blocks_for(tokens, config) + len(core.running) - len(victims) + watermark
         return slots < config.max_num_seqs and need <= len(core.blocks.free) + given
 
-    def make_room(self, candidate: ModelSequence, tokens: int) -> bool:
-        running = self.core.running
+    def choose_victims(self, candidate: ModelSequence, tokens: int) -> list[ModelSequence] | None:
+        """The fewest that make room, perhaps none; None when no number would do or blocks are coming."""
+        if self.fits(tokens, []):
+            return []
         if self.core.blocks_are_coming:
-            return False
-        lesser = [s for s in running if s.priority > candidate.priority and not self.has_rows(s)]
+            return None
+        lesser = [s for s in self.core.running if s.priority > candidate.priority and not self.has_rows(s)]
         ranked = sorted(lesser, key=victim_rank, reverse=True)
-        enough = next((n for n in range(1, len(ranked) + 1) if self.fits(tokens, ranked[:n])), 0)
-        in_flight = [victim for victim in ranked[:enough] if victim.in_flight]
-        for victim in ranked[:enough]:
+        choices = (ranked[:n] for n in range(1, len(ranked) + 1))
+        return next((victims for victims in choices if self.fits(tokens, victims)), None)
+
+    def make_room(self, candidate: ModelSequence, tokens: int) -> bool:
+        victims = self.choose_victims(candidate, tokens)
+        for victim in victims or []:
             if victim.in_flight:
                 victim.marked = True
             else:
                 self.core.preempt(victim)
-        return enough > 0 and not in_flight
+        return victims is not None and not any(victim.marked for victim in victims)
 
 
 def victim_rank(sequence: ModelSequence) -> tuple[int, int, int]:

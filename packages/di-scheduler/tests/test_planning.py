@@ -229,7 +229,12 @@ def test_a_plan_has_the_promised_types_and_owns_its_memory() -> None:
         for name in dir(plan)
         if isinstance(getattr(plan, name), np.ndarray)
     }
-    assert {name for name, dtype in dtypes.items() if dtype == "int64"} == {"seq_ids", "preempted", "expired"}
+    assert {name for name, dtype in dtypes.items() if dtype == "int64"} == {
+        "seq_ids",
+        "copy_ids",
+        "preempted",
+        "expired",
+    }
     assert {name for name, dtype in dtypes.items() if dtype == "bool"} == {"samples", "decodes"}
     assert {name for name, dtype in dtypes.items() if dtype == "float64"} == {"params"}
     assert set(dtypes.values()) == {"int64", "int32", "bool", "float64"}

@@ -158,8 +158,10 @@ class Watched:
         self._drop_copies(request)
 
     def _compute_again(self, request: Request) -> None:
-        """An import that failed: it starts over, which is not a preemption."""
+        """An import that failed starts over, and is told of like one that was preempted."""
         request.preemptions += 1
+        self.seen.untold.append(request.seq_id)
+        self.seen.preempted += 1
         self._restart(request)
 
     # Hand-over.

@@ -53,8 +53,7 @@ Snapshot snapshot(const Scheduler& scheduler) {
     s.receiving += sequence->state() == SequenceState::kReceiving ? 1 : 0;
     s.not_ready += sequence->ready() ? 0 : 1;
   }
-  const Sequence* oldest = lifecycle.waiting().oldest();
-  if (oldest != nullptr) s.oldest_waiting_arrival = oldest->arrival();
+  s.oldest_waiting_arrival = lifecycle.waiting().earliest_arrival();
   return s;
 }
 
@@ -96,7 +95,10 @@ nb::dict stats(SharedScheduler& shared) {
 
 const Sequence& find_sequence(const Scheduler& scheduler, SeqId id) {
   const Sequence* sequence = scheduler.find(id);
-  if (sequence == nullptr) throw std::out_of_range(std::to_string(id));
+  if (sequence == nullptr) {
+    throw std::out_of_range("seq_id " + std::to_string(id) +
+                            " is unknown, or has ended before the last plan");
+  }
   return *sequence;
 }
 
@@ -110,24 +112,37 @@ auto by_key(Function&& function) {
   }
 }
 
+struct Description {
+  SequenceState state;
+  FinishReason finish;
+  double arrival;
+  std::int32_t length, prompt_length, num_computed, num_preemptions;
+  bool in_flight;
+  std::vector<BlockId> block_table;
+  BlockId slot;
+};
+
+Description describe_sequence(const Sequence& s) {
+  return {s.state(),        s.finish_reason(),   s.arrival(),   s.length(),    s.prompt_length(),
+          s.num_computed(), s.num_preemptions(), s.in_flight(), s.block_table, s.slot};
+}
+
 nb::dict describe(SharedScheduler& shared, SeqId id) {
-  return by_key([&] {
-    return shared.with([&](const Scheduler& scheduler) {
-      const Sequence& sequence = find_sequence(scheduler, id);
-      nb::dict values;
-      values["state"] = static_cast<int>(sequence.state());
-      values["finish"] = static_cast<int>(sequence.finish_reason());
-      values["arrival"] = sequence.arrival();
-      values["length"] = sequence.length();
-      values["prompt_len"] = sequence.prompt_length();
-      values["num_computed"] = sequence.num_computed();
-      values["num_preemptions"] = sequence.num_preemptions();
-      values["in_flight"] = sequence.in_flight();
-      values["block_table"] = owned_array(sequence.block_table);
-      values["slot"] = sequence.slot;
-      return values;
-    });
+  Description d = by_key([&] {
+    return shared.with([&](const Scheduler& s) { return describe_sequence(find_sequence(s, id)); });
   });
+  nb::dict values;
+  values["state"] = static_cast<int>(d.state);
+  values["finish"] = static_cast<int>(d.finish);
+  values["arrival"] = d.arrival;
+  values["length"] = d.length;
+  values["prompt_len"] = d.prompt_length;
+  values["num_computed"] = d.num_computed;
+  values["num_preemptions"] = d.num_preemptions;
+  values["in_flight"] = d.in_flight;
+  values["block_table"] = owned_array(std::move(d.block_table));
+  values["slot"] = d.slot;
+  return values;
 }
 
 nb::object output_tokens(SharedScheduler& shared, SeqId id) {
@@ -163,7 +178,6 @@ void check_time(const char* name, double time) {
 PlanHandle make_plan(SharedScheduler& shared, double now, int kind) {
   check_time("now", now);
   if (kind < 0 || kind > 2) throw ConfigError("kind must be a StepKind, got " + std::to_string(kind));
-  const nb::gil_scoped_release release;
   return shared.with([&](Scheduler& scheduler) -> PlanHandle {
     return {scheduler.plan(now, static_cast<StepKind>(kind)), scheduler.plan_pool()};
   });
@@ -172,7 +186,6 @@ PlanHandle make_plan(SharedScheduler& shared, double now, int kind) {
 CommitResult commit(SharedScheduler& shared, const StepOutcome& outcome,
                     std::optional<std::span<const bool>> failed, double now) {
   check_time("now", now);
-  const nb::gil_scoped_release release;
   return shared.with([&](Scheduler& scheduler) { return scheduler.commit(outcome, failed, now); });
 }
 
@@ -231,7 +244,8 @@ void bind_class(nb::module_& m) {
           "add",
           [](SharedScheduler& self, SeqId id, const ArrayView<Token>& prompt, const Limits& limits,
              double arrival, const Options& options) {
-            self.with([&](Scheduler& s) { s.add(id, as_span(prompt), limits, arrival, options); });
+            const auto tokens = as_span(prompt);
+            self.with([&](Scheduler& s) { s.add(id, tokens, limits, arrival, options); });
           },
           "seq_id"_a, nb::arg("prompt").noconvert(), "limits"_a, "arrival"_a, "options"_a)
       .def(
@@ -278,8 +292,9 @@ void bind_class(nb::module_& m) {
           "import_sequence",
           [](SharedScheduler& self, SeqId id, const ArrayView<Token>& tokens, std::int32_t prompt_len,
              const Limits& limits, double expires, double arrival, const Options& options) {
+            const auto span = as_span(tokens);
             return self.with([&](Scheduler& s) {
-              return s.import_sequence(id, as_span(tokens), prompt_len, limits, expires, arrival, options);
+              return s.import_sequence(id, span, prompt_len, limits, expires, arrival, options);
             });
           },
           "seq_id"_a, nb::arg("tokens").noconvert(), "prompt_len"_a, "limits"_a, "expires"_a, "arrival"_a,

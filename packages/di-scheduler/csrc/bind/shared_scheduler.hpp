@@ -1,6 +1,8 @@
 // A scheduler that several threads may call, and the plans that it hands out.
 #pragma once
 
+#include <nanobind/nanobind.h>
+
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -10,13 +12,15 @@
 
 namespace di::scheduler {
 
-// One call at a time. A caller never holds the interpreter lock while it works under this one.
+// One call at a time. Nobody holds the interpreter lock while waiting for this one or working under it: what
+// runs under it must not touch Python.
 class SharedScheduler {
  public:
   explicit SharedScheduler(const Config& config) : scheduler_(config) {}
 
   template <typename Function>
   auto with(Function&& function) {
+    const nanobind::gil_scoped_release release;
     const std::scoped_lock lock(mutex_);
     return std::forward<Function>(function)(scheduler_);
   }
@@ -32,13 +36,13 @@ struct PlanHandle {
   StepPlanPool pool;
 
   PlanHandle resolved(const StepOutcome& outcome) const {
-    StepPlanPtr result = StepPlanPool(pool).take();
+    StepPlanPtr result = pool.take();
     resolve(*plan, outcome, *result);
     return {std::move(result), pool};
   }
 
   PlanHandle after(const PlanHandle& earlier) const {
-    StepPlanPtr result = StepPlanPool(pool).take();
+    StepPlanPtr result = pool.take();
     *result = *plan;
     const StepPlan& before = *earlier.plan;
     result->preempted.insert(result->preempted.begin(), before.preempted.begin(), before.preempted.end());

@@ -17,9 +17,22 @@ namespace {
 
 const StepPlan& plan_of(nb::handle self) { return *nb::cast<const PlanHandle&>(self).plan; }
 
-nb::object flags(const std::vector<std::uint8_t>& values, nb::handle owner) {
+// Each looks at memory of the plan, which `self` keeps alive.
+template <auto Member>
+nb::object array_of(nb::handle self) {
+  return array_view(plan_of(self).*Member, self);
+}
+
+template <auto Member>
+nb::object flags_of(nb::handle self) {
   static_assert(sizeof(bool) == 1);
-  return array_view(reinterpret_cast<const bool*>(values.data()), owner, values.size());
+  const auto& values = plan_of(self).*Member;
+  return array_view(reinterpret_cast<const bool*>(values.data()), self, values.size());
+}
+
+template <auto Member>
+nb::object result_array(nb::handle self) {
+  return array_view(nb::cast<const CommitResult&>(self).*Member, self);
 }
 
 PlanHandle resolve_plan(const PlanHandle& handle, const StepOutcome& outcome) {
@@ -60,48 +73,14 @@ void bind_step_plan(nb::module_& m) {
             return plan.token_ids.size();
           },
           "R, at most `max_num_batched_tokens`.")
-      .def_prop_ro(
-          "seq_ids",
-          [](nb::handle self) {
-            const StepPlan& p = plan_of(self);
-            return array_view(p.seq_ids, self);
-          },
-          "[S] in the order of the rows.")
-      .def_prop_ro(
-          "q_start",
-          [](nb::handle self) {
-            const StepPlan& p = plan_of(self);
-            return array_view(p.q_start, self);
-          },
-          "[S] first position computed; positions before it are in the cache.")
-      .def_prop_ro(
-          "q_len",
-          [](nb::handle self) {
-            const StepPlan& p = plan_of(self);
-            return array_view(p.q_len, self);
-          },
-          "[S] positions computed, at least 1.")
-      .def_prop_ro(
-          "row_start",
-          [](nb::handle self) {
-            const StepPlan& p = plan_of(self);
-            return array_view(p.row_start, self);
-          },
-          "[S + 1] first row of each sequence: exclusive prefix sums of `q_len`.")
-      .def_prop_ro(
-          "token_ids",
-          [](nb::handle self) {
-            const StepPlan& p = plan_of(self);
-            return array_view(p.token_ids, self);
-          },
-          "[R] input token of each row.")
-      .def_prop_ro(
-          "positions",
-          [](nb::handle self) {
-            const StepPlan& p = plan_of(self);
-            return array_view(p.positions, self);
-          },
-          "[R] position of each row in its sequence.")
+      .def_prop_ro("seq_ids", &array_of<&StepPlan::seq_ids>, "[S] in the order of the rows.")
+      .def_prop_ro("q_start", &array_of<&StepPlan::q_start>,
+                   "[S] first position computed; positions before it are in the cache.")
+      .def_prop_ro("q_len", &array_of<&StepPlan::q_len>, "[S] positions computed, at least 1.")
+      .def_prop_ro("row_start", &array_of<&StepPlan::row_start>,
+                   "[S + 1] first row of each sequence: exclusive prefix sums of `q_len`.")
+      .def_prop_ro("token_ids", &array_of<&StepPlan::token_ids>, "[R] input token of each row.")
+      .def_prop_ro("positions", &array_of<&StepPlan::positions>, "[R] position of each row in its sequence.")
       .def_prop_ro(
           "context",
           [](nb::handle self) {
@@ -117,56 +96,18 @@ void bind_step_plan(nb::module_& m) {
             return array_view(p.block_table.data(), self, p.num_seqs(), p.table_width);
           },
           "[S, W] blocks in position order, 0 beyond the end of a table.")
-      .def_prop_ro(
-          "slots",
-          [](nb::handle self) {
-            const StepPlan& p = plan_of(self);
-            return array_view(p.slots, self);
-          },
-          "[S] state slot of each sequence.")
-      .def_prop_ro(
-          "samples",
-          [](nb::handle self) {
-            const StepPlan& p = plan_of(self);
-            return flags(p.samples, self);
-          },
-          "[S] whether the last row of the sequence yields a token.")
-      .def_prop_ro(
-          "sampling",
-          [](nb::handle self) {
-            const StepPlan& p = plan_of(self);
-            return array_view(p.sampling, self);
-          },
-          "[n] indices into S where `samples` is true, ascending.")
-      .def_prop_ro(
-          "decodes",
-          [](nb::handle self) {
-            const StepPlan& p = plan_of(self);
-            return flags(p.decodes, self);
-          },
-          "[S] whether it is a decode: one row, and drafts in the rows behind it.")
-      .def_prop_ro(
-          "source",
-          [](nb::handle self) {
-            const StepPlan& p = plan_of(self);
-            return array_view(p.source, self);
-          },
-          "[S] index into the `sampling` of the open plan whose token this sequence waits for, "
-          "or -1.")
-      .def_prop_ro(
-          "prompt_len",
-          [](nb::handle self) {
-            const StepPlan& p = plan_of(self);
-            return array_view(p.prompt_len, self);
-          },
-          "[S] prompt tokens.")
-      .def_prop_ro(
-          "output_len",
-          [](nb::handle self) {
-            const StepPlan& p = plan_of(self);
-            return array_view(p.output_len, self);
-          },
-          "[S] generated tokens before this step.")
+      .def_prop_ro("slots", &array_of<&StepPlan::slots>, "[S] state slot of each sequence.")
+      .def_prop_ro("samples", &flags_of<&StepPlan::samples>,
+                   "[S] whether the last row of the sequence yields a token.")
+      .def_prop_ro("sampling", &array_of<&StepPlan::sampling>,
+                   "[n] indices into S where `samples` is true, ascending.")
+      .def_prop_ro("decodes", &flags_of<&StepPlan::decodes>,
+                   "[S] whether it is a decode: one row, and drafts in the rows behind it.")
+      .def_prop_ro("source", &array_of<&StepPlan::source>,
+                   "[S] index into the `sampling` of the open plan whose token this sequence waits for, "
+                   "or -1.")
+      .def_prop_ro("prompt_len", &array_of<&StepPlan::prompt_len>, "[S] prompt tokens.")
+      .def_prop_ro("output_len", &array_of<&StepPlan::output_len>, "[S] generated tokens before this step.")
       .def_prop_ro(
           "params",
           [](nb::handle self) {
@@ -188,20 +129,12 @@ void bind_step_plan(nb::module_& m) {
             return array_view(p.copy_slots.data(), self, p.copy_slots.size() / 2, 2);
           },
           "[d, 2] state slots (from, to) to copy before the rows are computed.")
-      .def_prop_ro(
-          "preempted",
-          [](nb::handle self) {
-            const StepPlan& p = plan_of(self);
-            return array_view(p.preempted, self);
-          },
-          "[p] ids of the sequences that lost their cache since the last plan, in that order.")
-      .def_prop_ro(
-          "expired",
-          [](nb::handle self) {
-            const StepPlan& p = plan_of(self);
-            return array_view(p.expired, self);
-          },
-          "[e] ids of the sequences that a deadline or a lease has ended since the last plan.")
+      .def_prop_ro("copy_ids", &array_of<&StepPlan::copy_ids>,
+                   "[d] the sequences that `copy_slots` are for, with or without rows in this plan.")
+      .def_prop_ro("preempted", &array_of<&StepPlan::preempted>,
+                   "[p] ids of the sequences that lost their cache since the last plan, in that order.")
+      .def_prop_ro("expired", &array_of<&StepPlan::expired>,
+                   "[e] ids of the sequences that a deadline or a lease has ended since the last plan.")
       .def(
           "resolve",
           [](const PlanHandle& self, const ArrayView<Token>& tokens, const ArrayView<std::int32_t>& counts,
@@ -226,25 +159,14 @@ void bind_step_plan(nb::module_& m) {
 void bind_commit_result(nb::module_& m) {
   nb::class_<CommitResult>(m, "CommitResult",
                            "What became of the n sampling sequences of a (resolved) plan, in plan order.")
-      .def_prop_ro(
-          "seq_ids",
-          [](nb::handle self) { return array_view(nb::cast<const CommitResult&>(self).seq_ids, self); },
-          "[n]")
-      .def_prop_ro(
-          "num_committed",
-          [](nb::handle self) { return array_view(nb::cast<const CommitResult&>(self).num_committed, self); },
-          "[n] tokens kept, counted from the front of those offered; 0 if it failed or had ended "
-          "meanwhile.")
-      .def_prop_ro(
-          "finish",
-          [](nb::handle self) { return array_view(nb::cast<const CommitResult&>(self).finish, self); },
-          "[n] a `FinishReason`; NONE while the sequence goes on.")
-      .def_prop_ro(
-          "first_token_wait",
-          [](nb::handle self) {
-            return array_view(nb::cast<const CommitResult&>(self).first_token_wait, self);
-          },
-          "[n] time from arrival to the first token, where this is it; else NaN.");
+      .def_prop_ro("seq_ids", &result_array<&CommitResult::seq_ids>, "[n]")
+      .def_prop_ro("num_committed", &result_array<&CommitResult::num_committed>,
+                   "[n] tokens kept, counted from the front of those offered; 0 if it failed or had ended "
+                   "meanwhile.")
+      .def_prop_ro("finish", &result_array<&CommitResult::finish>,
+                   "[n] a `FinishReason`; NONE while the sequence goes on.")
+      .def_prop_ro("first_token_wait", &result_array<&CommitResult::first_token_wait>,
+                   "[n] time from arrival to the first token, where this is it; else NaN.");
 }
 
 }  // namespace di::scheduler

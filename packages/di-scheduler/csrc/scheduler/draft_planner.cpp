@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "scheduler/planner.hpp"
+#include "scheduler/piece.hpp"
 #include "scheduler/speculation.hpp"
 
 namespace di::scheduler {
@@ -48,8 +48,13 @@ void DraftPlanner::allot(const OrderedQueue& running, std::int32_t reserved) {
   }
   const auto num_decodes = static_cast<std::int32_t>(decodes_.size());
   const std::int32_t budget = std::max(0, config_.max_num_batched_tokens - num_decodes - reserved);
+  const std::int32_t total = choose_total(budget);
+  if (total == starts_.back()) {
+    for (Sequence* sequence : decodes_) sequence->num_drafts = sequence->draft_limit;
+    return;
+  }
   taken_.resize(decodes_.size());
-  distribute_drafts(rates_, starts_, choose_total(budget), taken_);
+  distribute_drafts(rates_, starts_, total, taken_);
   for (std::size_t i = 0; i < decodes_.size(); ++i) decodes_[i]->num_drafts = taken_[i];
 }
 

@@ -68,9 +68,8 @@ void Lifecycle::end(SequencePtr sequence, FinishReason reason) {
 }
 
 void Lifecycle::preempt(const SequencePtr& victim) {
-  ++num_preemptions_;
-  preempted_.push_back(victim->id());
   if (config_.kind == EngineKind::kDecodeOnly) {
+    note_preempted(*victim);
     end(victim, FinishReason::kPreempted);
     return;
   }
@@ -104,7 +103,13 @@ void Lifecycle::finish_copy(const CacheCopy& copy) {
   cache_.release_sources(copy);
 }
 
+void Lifecycle::note_preempted(const Sequence& sequence) {
+  ++num_preemptions_;
+  preempted_.push_back(sequence.id());
+}
+
 void Lifecycle::restart(const SequencePtr& sequence) {
+  note_preempted(*sequence);
   release(*sequence);
   sequence->restart();
   waiting_.insert(sequence);

@@ -52,7 +52,7 @@ class Lifecycle {
   void preempt(const SequencePtr& victim);
   void mark(const SequencePtr& victim);
 
-  // Starts a sequence again whose cache was never filled.
+  // Starts a sequence again that is in no queue: its cache was not filled, or is lost.
   void restart(const SequencePtr& sequence);
 
   // After a sequence has left a step or a transfer: does what had to wait for that.
@@ -78,6 +78,7 @@ class Lifecycle {
  private:
   void unmark(Sequence& sequence);
   void release(Sequence& sequence);
+  void note_preempted(const Sequence& sequence);
 
   const Config& config_;
   SequenceCache& cache_;

@@ -16,6 +16,7 @@ class OrderedQueue {
   std::size_t size() const { return sequences_.size(); }
   const SequencePtr& operator[](std::size_t i) const { return sequences_[i]; }
   const SequencePtr& front() const { return sequences_.front(); }
+  const SequencePtr& back() const { return sequences_.back(); }
   auto begin() const { return sequences_.begin(); }
   auto end() const { return sequences_.end(); }
 

@@ -30,14 +30,6 @@ void put_in_order(std::vector<Piece>& pieces) {
 
 }  // namespace
 
-bool is_plannable(const Sequence& sequence, const Config& config) {
-  if (sequence.marked) return false;
-  if (sequence.pending_tokens() == 0) return true;
-  return config.kind != EngineKind::kPrefillOnly &&
-         sequence.output_length() + 1 < sequence.limits().max_tokens &&
-         sequence.length() + 1 < config.length_limit();
-}
-
 Selection Planner::select(StepKind kind) {
   Selection step;
   lacked_blocks_ = false;
@@ -116,9 +108,9 @@ void Planner::plan_decode(std::size_t index, Selection& step) {
   const auto granted = static_cast<std::int32_t>(std::min<std::int64_t>(reach, room - base));
   cache_.cover(*sequence, base + granted);
   const std::int32_t drafts = std::min(planned, granted);
-  add(sequence, 1 + drafts, /*decode=*/true, step);
-  step.pieces.back().pending = pending;
-  step.pieces.back().draft_limit = granted;
+  add({sequence, pending > 0 ? sequence->length() : sequence->num_planned(), 1 + drafts, /*decode=*/true,
+       /*samples=*/true, pending, granted},
+      step);
 }
 
 void Planner::plan_prefill(std::size_t index, StepKind kind, Selection& step) {
@@ -134,7 +126,7 @@ void Planner::plan_prefill(std::size_t index, StepKind kind, Selection& step) {
   if (covered < least) return;
   if (covered < start + rows) rows = chunk_rows(config_, *sequence, budget, covered - start);
   cache_.cover(*sequence, start + rows);
-  add(sequence, rows, /*decode=*/false, step);
+  add_prefill(sequence, rows, step);
 }
 
 std::int32_t Planner::rows_of_later_decodes(std::size_t index) const {
@@ -178,7 +170,15 @@ SequencePtr Planner::pick_victim(std::size_t from) const {
   return worst;
 }
 
+// Whether nobody can be admitted, whoever comes: the slots are taken, and by nobody who would have to yield.
+bool Planner::is_full() const {
+  const OrderedQueue& running = lifecycle_.running();
+  if (cache_.slots().num_used() < config_.max_num_seqs) return false;
+  return running.empty() || running.back()->priority() <= lifecycle_.waiting().most_urgent();
+}
+
 void Planner::admit_waiting(StepKind kind, std::optional<std::int32_t> below, Selection& step) {
+  if (lacked_blocks_ || is_full()) return;
   while (const SequencePtr candidate = lifecycle_.waiting().next(below)) {
     // Decodes of less urgent classes, whose turn is still to come, keep their rows.
     const bool leaves_rows = kind == StepKind::kAny && below;
@@ -199,18 +199,19 @@ bool Planner::admit(const SequencePtr& candidate, std::int32_t promised, Selecti
   if (lacked_blocks_) return false;
   const std::int32_t rows = chunk_rows(config_, *candidate, budget_left(step) - promised, kUnlimited);
   if (rows == 0 || exceeds_context(rows)) return false;
-  // A newcomer needs its first chunk only. One that was preempted before must fit as a whole, including the
-  // next token, so that it cannot give up the same work over and over.
-  const std::int64_t tokens = candidate->num_preemptions() > 0 ? candidate->length() + 1 : rows;
-  const auto running = static_cast<std::int64_t>(lifecycle_.running().size());
-  const bool has_room = fits(tokens, cache_.blocks().num_free(), running, cache_.slots().num_used());
-  if (!has_room && !make_room(*candidate, tokens)) return false;
+  if (!make_room(*candidate, tokens_to_admit(*candidate, rows))) return false;
   lifecycle_.waiting().admit(candidate);
   cache_.open(*candidate);
   cache_.cover(*candidate, rows);
-  add(candidate, rows, /*decode=*/false, step);
+  add_prefill(candidate, rows, step);
   lifecycle_.run(candidate);
   return true;
+}
+
+// A newcomer needs its first chunk only. One that was preempted before must fit as a whole, including the
+// next token, so that it cannot give up the same work over and over.
+std::int64_t Planner::tokens_to_admit(const Sequence& candidate, std::int32_t rows) {
+  return candidate.num_preemptions() > 0 ? std::int64_t{candidate.length()} + 1 : rows;
 }
 
 bool Planner::fits(std::int64_t tokens, std::int64_t free_blocks, std::int64_t running,
@@ -220,28 +221,43 @@ bool Planner::fits(std::int64_t tokens, std::int64_t free_blocks, std::int64_t r
   return slots < config_.max_num_seqs && config_.blocks_for(tokens) + running + watermark <= free_blocks;
 }
 
-// Preempts running sequences of less urgent classes, the fewest that do, in the order of victims. Those in
-// flight can only be marked; the candidate then waits for them.
-bool Planner::make_room(const Sequence& candidate, std::int64_t tokens) {
-  if (lifecycle_.blocks_are_coming()) return false;
+bool Planner::fits_now(std::int64_t tokens) const {
+  return fits(tokens, cache_.blocks().num_free(), static_cast<std::int64_t>(lifecycle_.running().size()),
+              cache_.slots().num_used());
+}
+
+// Running sequences of less urgent classes whose going would make room, the fewest that do, in the order of
+// victims; nothing when all of them would not do, or when blocks come back anyway.
+std::optional<std::vector<SequencePtr>> Planner::choose_victims(const Sequence& candidate,
+                                                                std::int64_t tokens, bool planned_too) const {
   std::vector<SequencePtr> victims;
+  if (fits_now(tokens)) return victims;
+  if (lifecycle_.blocks_are_coming()) return std::nullopt;
   for (const SequencePtr& sequence : lifecycle_.running()) {
-    if (sequence->priority() > candidate.priority() && !sequence->in_plan) victims.push_back(sequence);
+    const bool spared = sequence->in_plan && !planned_too;
+    if (sequence->priority() > candidate.priority() && !spared) victims.push_back(sequence);
   }
   std::sort(victims.begin(), victims.end(), worse_off);
   std::int64_t free_blocks = cache_.blocks().num_free(), slots = cache_.slots().num_used();
   auto running = static_cast<std::int64_t>(lifecycle_.running().size());
   std::size_t count = 0;
   while (!fits(tokens, free_blocks, running, slots)) {
-    if (count == victims.size()) return false;
+    if (count == victims.size()) return std::nullopt;
     const Sequence& victim = *victims[count++];
     free_blocks += cache_.num_exclusive(victim);
     slots -= cache_.slots().ref_count(victim.slot) == 1 ? 1 : 0;
     --running;
   }
   victims.resize(count);
+  return victims;
+}
+
+// Preempts what stands in the candidate's way. Victims in flight can only be marked; it then waits for them.
+bool Planner::make_room(const Sequence& candidate, std::int64_t tokens) {
+  const auto victims = choose_victims(candidate, tokens, /*planned_too=*/false);
+  if (!victims) return false;
   bool waits = false;
-  for (const SequencePtr& victim : victims) {
+  for (const SequencePtr& victim : *victims) {
     waits = waits || victim->in_step();
     victim->in_step() ? lifecycle_.mark(victim) : lifecycle_.preempt(victim);
   }
@@ -256,14 +272,15 @@ std::int32_t Planner::budget_left(const Selection& step) const {
   return config_.max_num_batched_tokens - step.num_rows - padding_;
 }
 
-void Planner::add(const SequencePtr& sequence, std::int32_t rows, bool decode, Selection& step) {
-  const bool pending = sequence->pending_tokens() > 0;
-  const std::int32_t start = pending ? sequence->length() : sequence->num_planned();
-  const bool samples = decode || rows == sequence->missing();
-  step.pieces.push_back({sequence, start, rows, decode, samples});
-  step.num_rows += rows;
-  sequence->in_plan = true;
-  if (decode) return;
+void Planner::add(Piece piece, Selection& step) {
+  step.num_rows += piece.q_len;
+  piece.sequence->in_plan = true;
+  step.pieces.push_back(std::move(piece));
+}
+
+void Planner::add_prefill(const SequencePtr& sequence, std::int32_t rows, Selection& step) {
+  const std::int32_t start = sequence->num_planned();
+  add({sequence, start, rows, /*decode=*/false, /*samples=*/rows == sequence->missing()}, step);
   padding_ += config_.padded(rows) - rows;
   prefill_ends_ += start + rows;
 }
@@ -273,9 +290,8 @@ bool Planner::wants_prefill() const {
   const SequencePtr candidate = lifecycle_.waiting().next();
   if (!candidate) return false;
   const std::int32_t rows = chunk_rows(config_, *candidate, config_.max_num_batched_tokens, kUnlimited);
-  const std::int64_t tokens = candidate->num_preemptions() > 0 ? candidate->length() + 1 : rows;
-  return rows > 0 && fits(tokens, cache_.blocks().num_free(),
-                          static_cast<std::int64_t>(lifecycle_.running().size()), cache_.slots().num_used());
+  const std::int64_t tokens = tokens_to_admit(*candidate, rows);
+  return rows > 0 && choose_victims(*candidate, tokens, /*planned_too=*/true).has_value();
 }
 
 bool Planner::has_open_prefill() const {

@@ -7,29 +7,12 @@
 
 #include "scheduler/draft_planner.hpp"
 #include "scheduler/lifecycle.hpp"
+#include "scheduler/piece.hpp"
 #include "scheduler/sequence.hpp"
 #include "scheduler/sequence_cache.hpp"
 #include "scheduler/types.hpp"
 
 namespace di::scheduler {
-
-// Rows q_start .. q_start+q_len-1 of one sequence.
-struct Piece {
-  SequencePtr sequence;
-  std::int32_t q_start;
-  std::int32_t q_len;
-  bool decode;   // one row, and drafts behind it
-  bool samples;  // the last row is the sequence's last token, so it yields the next one
-  // Of a decode whose last token is in flight: the tokens that may come at most, and how many draft rows the
-  // table has room for.
-  std::int32_t pending = 0;
-  std::int32_t draft_limit = 0;
-};
-
-struct Selection {
-  std::vector<Piece> pieces;  // decodes first; oldest first within each kind
-  std::int32_t num_rows = 0;
-};
 
 // The rules are those of docs/interfaces.md, "Planning". What makes them end: the oldest running sequence is
 // never a victim and gets rows whenever it can, so with a finite number of sequences all of them finish.
@@ -62,11 +45,17 @@ class Planner {
   std::size_t first_of_class(std::int32_t priority) const;
   bool admit(const SequencePtr& candidate, std::int32_t promised, Selection& step);
   bool fits(std::int64_t tokens, std::int64_t free_blocks, std::int64_t running, std::int64_t slots) const;
+  bool fits_now(std::int64_t tokens) const;
+  static std::int64_t tokens_to_admit(const Sequence& candidate, std::int32_t rows);
+  bool is_full() const;
+  std::optional<std::vector<SequencePtr>> choose_victims(const Sequence& candidate, std::int64_t tokens,
+                                                         bool planned_too) const;
   bool make_room(const Sequence& candidate, std::int64_t tokens);
 
   bool exceeds_context(std::int64_t end) const;
   std::int32_t budget_left(const Selection& step) const;
-  void add(const SequencePtr& sequence, std::int32_t rows, bool decode, Selection& step);
+  void add(Piece piece, Selection& step);
+  void add_prefill(const SequencePtr& sequence, std::int32_t rows, Selection& step);
 
   const Config& config_;
   SequenceCache& cache_;
@@ -79,9 +68,5 @@ class Planner {
   std::int64_t prefill_ends_ = 0;           // sum of the end positions of its prefill pieces
   StepKind last_kind_ = StepKind::kDecode;  // of the previous step of one kind
 };
-
-// Whether the next plan may have rows of a running sequence: not when it is to be preempted, when it surely
-// ends with the step in flight, or when its prompt was all that this engine does.
-bool is_plannable(const Sequence& sequence, const Config& config);
 
 }  // namespace di::scheduler

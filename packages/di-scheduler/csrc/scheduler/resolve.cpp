@@ -104,6 +104,7 @@ class Resolver {
     to_.redistributes = from_.redistributes;
     to_.copy_blocks = from_.copy_blocks;
     to_.copy_slots = from_.copy_slots;
+    to_.copy_ids = from_.copy_ids;
     to_.preempted = from_.preempted;
     to_.expired = from_.expired;
   }

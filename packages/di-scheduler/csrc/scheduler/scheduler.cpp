@@ -21,10 +21,26 @@ Scheduler::Scheduler(const Config& config)
       planner_(config_, cache_, lifecycle_),
       committer_(config_.length_limit()) {}
 
+// `check`: what the way in asks besides. Counts refusals.
+template <typename Check>
+void Scheduler::check_new(SeqId id, std::span<const Token> tokens, double arrival, const Options& options,
+                          Check&& check) {
+  try {
+    if (lifecycle_.find(id)) {
+      throw AdmissionError("duplicate_id", "seq_id " + to_string(id) + " belongs to an unfinished sequence");
+    }
+    check_admission(config_, id, tokens, arrival, options);
+    check();
+  } catch (const AdmissionError&) {
+    ++counters_.refusals;
+    throw;
+  }
+}
+
 // Life of a sequence.
 
 void Scheduler::add(SeqId id, std::span<const Token> prompt, Limits limits, double arrival, Options options) {
-  check_new(id, prompt, arrival, options);
+  check_new(id, prompt, arrival, options, [this] { check_computes_prompts(); });
   const auto length = static_cast<std::int32_t>(prompt.size());
   const SequencePtr sequence =
       make_sequence(id, prompt, length, std::move(limits), arrival, std::move(options));
@@ -32,19 +48,9 @@ void Scheduler::add(SeqId id, std::span<const Token> prompt, Limits limits, doub
   lifecycle_.wait(sequence);
 }
 
-void Scheduler::check_new(SeqId id, std::span<const Token> tokens, double arrival, const Options& options) {
-  try {
-    if (config_.kind == EngineKind::kDecodeOnly) {
-      throw AdmissionError("decode_only", "a DECODE_ONLY engine takes sequences by import_sequence only");
-    }
-    if (lifecycle_.find(id)) {
-      throw AdmissionError("duplicate_id", "seq_id " + to_string(id) + " belongs to an unfinished sequence");
-    }
-    check_admission(config_, id, tokens, arrival, options);
-  } catch (const AdmissionError&) {
-    ++counters_.refusals;
-    throw;
-  }
+void Scheduler::check_computes_prompts() const {
+  if (config_.kind != EngineKind::kDecodeOnly) return;
+  throw AdmissionError("decode_only", "a DECODE_ONLY engine takes sequences by import_sequence only");
 }
 
 SequencePtr Scheduler::make_sequence(SeqId id, std::span<const Token> tokens, std::int32_t prompt_length,
@@ -73,14 +79,14 @@ bool Scheduler::finish(SeqId id, FinishReason reason) {
 bool Scheduler::fork(SeqId parent_id, SeqId id, std::int32_t num_tokens, Limits limits, double arrival,
                      Options options) {
   const SequencePtr parent = lifecycle_.find(parent_id);
-  if (!parent) throw std::out_of_range(to_string(parent_id));
+  if (!parent) throw std::out_of_range("parent_id " + to_string(parent_id) + " is no unfinished sequence");
   if (num_tokens < 1 || num_tokens > parent->length()) {
     throw std::invalid_argument("num_tokens must be 1 to " + to_string(parent->length()) +
                                 ", the tokens of sequence " + to_string(parent_id) + ", got " +
                                 to_string(num_tokens));
   }
   const auto tokens = parent->tokens().first(static_cast<std::size_t>(num_tokens));
-  check_new(id, tokens, arrival, options);
+  check_new(id, tokens, arrival, options, [this] { check_computes_prompts(); });
   const bool shares = can_share(*parent, options, num_tokens);
   const SequencePtr child =
       make_sequence(id, tokens, num_tokens, std::move(limits), arrival, std::move(options));
@@ -109,7 +115,7 @@ bool Scheduler::can_share(const Sequence& parent, const Options& options, std::i
 
 Ticket Scheduler::begin_transfer(SeqId id, double expires) {
   const SequencePtr sequence = lifecycle_.find(id);
-  if (!sequence) throw std::out_of_range(to_string(id));
+  if (!sequence) throw std::out_of_range("seq_id " + to_string(id) + " is no unfinished sequence");
   if (sequence->state() != SequenceState::kPrompted || sequence->in_flight()) {
     throw std::invalid_argument("sequence " + to_string(id) +
                                 " must be PROMPTED and without a transfer to begin one");
@@ -120,16 +126,7 @@ Ticket Scheduler::begin_transfer(SeqId id, double expires) {
 std::optional<Ticket> Scheduler::import_sequence(SeqId id, std::span<const Token> tokens,
                                                  std::int32_t prompt_length, Limits limits, double expires,
                                                  double arrival, Options options) {
-  try {
-    if (lifecycle_.find(id)) {
-      throw AdmissionError("duplicate_id", "seq_id " + to_string(id) + " belongs to an unfinished sequence");
-    }
-    check_admission(config_, id, tokens, arrival, options);
-    check_import(tokens, prompt_length, limits);
-  } catch (const AdmissionError&) {
-    ++counters_.refusals;
-    throw;
-  }
+  check_new(id, tokens, arrival, options, [&] { check_import(tokens, prompt_length, limits); });
   const auto computed = static_cast<std::int32_t>(tokens.size()) - 1;
   const auto wanted = config_.blocks_for(computed) + static_cast<std::int64_t>(lifecycle_.running().size());
   if (cache_.slots().num_used() >= config_.max_num_seqs || wanted > cache_.blocks().num_free()) {
@@ -269,66 +266,59 @@ CommitResult Scheduler::commit(const StepOutcome& outcome, std::optional<std::sp
   if (open_plans_.empty() && !empty_plan_open_) {
     throw StepOrderError("commit() was called without a plan to commit");
   }
-  check_outcome(outcome, failed);
+  check_commit(outcome, failed);
   if (open_plans_.empty()) {
     empty_plan_open_ = false;
     return {};
   }
+  // Before anything is changed: what the next plan becomes.
+  std::vector<Piece> dropped;
+  if (open_plans_.size() > 1) dropped = resolve_plan(open_plans_[1], outcome);
   const OpenPlan open = std::move(open_plans_.front());
   open_plans_.pop_front();
-  const std::vector<Piece> dropped = resolve_next(outcome);
 
   CommitResult result;
   std::span<const Token> tokens = outcome.tokens;
   std::size_t index = 0;
   for (const Piece& piece : open.pieces) {
-    piece.sequence->leave_step();
-    const bool was_finished = piece.sequence->finished();
-    Committed committed{0, piece.sequence->finish_reason()};
-    if (!was_finished) commit_piece(piece);
-    double wait = std::numeric_limits<double>::quiet_NaN();
-    if (piece.samples) {
-      const auto count = static_cast<std::size_t>(outcome.counts[index]);
-      if (!was_finished) {
-        committed = commit_tokens(piece, outcome, index, tokens.first(count), failed && (*failed)[index]);
-        if (committed.num_tokens > 0) wait = take_first_token(*piece.sequence, now);
-      }
-      tokens = tokens.subspan(count);
-      ++index;
+    if (!piece.samples) {
+      commit_piece(piece, outcome, index, {}, false);
+      continue;
     }
-    if (was_finished || committed.finish == FinishReason::kNone) {
-      lifecycle_.settle(piece.sequence, /*was_in_step=*/true);
-      if (!was_finished) committed.finish = piece.sequence->finish_reason();  // a marked one may end
-    }
-    if (!piece.samples) continue;
+    const auto count = static_cast<std::size_t>(outcome.counts[index]);
+    const Committed committed =
+        commit_piece(piece, outcome, index, tokens.first(count), failed && (*failed)[index]);
     result.seq_ids.push_back(piece.sequence->id());
     result.num_committed.push_back(committed.num_tokens);
     result.finish.push_back(static_cast<std::int8_t>(committed.finish));
-    result.first_token_wait.push_back(wait);
+    result.first_token_wait.push_back(take_first_token(*piece.sequence, committed.num_tokens, now));
+    tokens = tokens.subspan(count);
+    ++index;
   }
   for (const CacheCopy& copy : open.copies) lifecycle_.finish_copy(copy);
-  for (const Piece& piece : dropped) {
-    piece.sequence->leave_step();
-    lifecycle_.settle(piece.sequence, /*was_in_step=*/true);
-  }
+  for (const Piece& piece : dropped) leave_step(piece.sequence);
   return result;
 }
 
-void Scheduler::check_outcome(const StepOutcome& outcome, std::optional<std::span<const bool>> failed) const {
+void Scheduler::leave_step(const SequencePtr& sequence) {
+  sequence->leave_step();
+  lifecycle_.settle(sequence, /*was_in_step=*/true);
+}
+
+void Scheduler::check_commit(const StepOutcome& outcome, std::optional<std::span<const bool>> failed) const {
   const std::size_t num_sampling = open_plans_.empty() ? 0 : open_plans_.front().plan->sampling.size();
-  di::scheduler::check_outcome(outcome, num_sampling, config_.max_draft_tokens);
+  check_outcome(outcome, num_sampling, config_.max_draft_tokens);
   if (!failed || failed->size() == num_sampling) return;
   throw std::invalid_argument("failed has " + to_string(failed->size()) + " entries, a step of " +
                               to_string(num_sampling) + " sampling sequences needs " +
                               to_string(num_sampling));
 }
 
-// The next plan was made without knowing what this step gives; now it is what the device computes. Returns
+// The plan was made without knowing what this step gives; now it becomes what the device computes. Returns
 // the pieces that are no longer in it.
-std::vector<Piece> Scheduler::resolve_next(const StepOutcome& outcome) {
+std::vector<Piece> Scheduler::resolve_plan(OpenPlan& next, const StepOutcome& outcome) {
   std::vector<Piece> dropped;
-  if (open_plans_.empty() || !open_plans_.front().plan->has_sources()) return dropped;
-  OpenPlan& next = open_plans_.front();
+  if (!next.plan->has_sources()) return dropped;
   const StepPlanPtr resolved = plan_pool_.take();
   const std::vector<std::int32_t> kept = resolve(*next.plan, outcome, *resolved);
   std::vector<Piece> pieces;
@@ -353,30 +343,42 @@ std::vector<Piece> Scheduler::resolve_next(const StepOutcome& outcome) {
   return dropped;
 }
 
-void Scheduler::commit_piece(const Piece& piece) {
-  piece.sequence->set_written(piece.q_start + piece.q_len);
-  if (!piece.decode) piece.sequence->set_computed(piece.q_start + piece.q_len);
-}
-
-Committed Scheduler::commit_tokens(const Piece& piece, const StepOutcome& outcome, std::size_t index,
-                                   std::span<const Token> tokens, bool failed) {
+// What a piece leaves behind: progress, tokens, perhaps the sequence's end.
+Committed Scheduler::commit_piece(const Piece& piece, const StepOutcome& outcome, std::size_t index,
+                                  std::span<const Token> tokens, bool failed) {
   const SequencePtr& sequence = piece.sequence;
-  const std::int32_t most = piece.decode ? piece.q_len : 1;
-  const Committed committed =
-      failed ? Committed{0, FinishReason::kError} : committer_.commit(*sequence, tokens, most);
-  // Of a decode's rows, those stand whose tokens were kept: all but the last token kept are drafts.
-  if (piece.decode) sequence->set_computed(piece.q_start + committed.num_tokens);
-  counters_.tokens_committed += committed.num_tokens;
-  if (committed.num_tokens > 0) {
-    counters_.drafts_accepted += committed.num_tokens - 1;
-    WaitingQueue::charge(*sequence, committed.num_tokens);
+  if (sequence->finished()) {
+    leave_step(sequence);
+    return {0, sequence->finish_reason()};
   }
-  take_drafts(*sequence, outcome, index);
+  sequence->set_written(piece.q_start + piece.q_len);
+  if (!piece.decode) sequence->set_computed(piece.q_start + piece.q_len);
+  Committed committed;
+  if (piece.samples) {
+    committed = commit_tokens(piece, tokens, failed);
+    take_drafts(*sequence, outcome, index);
+  }
+  sequence->leave_step();
   if (committed.finish != FinishReason::kNone) {
     lifecycle_.end(sequence, committed.finish);
-  } else if (config_.kind == EngineKind::kPrefillOnly) {
-    lifecycle_.hand_over(sequence);
+    return committed;
   }
+  if (piece.samples && config_.kind == EngineKind::kPrefillOnly) lifecycle_.hand_over(sequence);
+  lifecycle_.settle(sequence, /*was_in_step=*/true);
+  committed.finish = sequence->finish_reason();  // a marked one of a decode-only engine ends now
+  return committed;
+}
+
+Committed Scheduler::commit_tokens(const Piece& piece, std::span<const Token> tokens, bool failed) {
+  if (failed) return {0, FinishReason::kError};
+  Sequence& sequence = *piece.sequence;
+  const Committed committed = committer_.commit(sequence, tokens, piece.decode ? piece.q_len : 1);
+  // Of a decode's rows, those stand whose tokens were kept: all but the last token kept are drafts.
+  if (piece.decode) sequence.set_computed(piece.q_start + committed.num_tokens);
+  if (committed.num_tokens == 0) return committed;
+  counters_.tokens_committed += committed.num_tokens;
+  counters_.drafts_accepted += committed.num_tokens - 1;
+  WaitingQueue::charge(sequence, committed.num_tokens);
   return committed;
 }
 
@@ -388,8 +390,11 @@ void Scheduler::take_drafts(Sequence& sequence, const StepOutcome& outcome, std:
   append_draft_rates(outcome, index, config_.max_draft_tokens, drafts.size(), sequence.rates);
 }
 
-double Scheduler::take_first_token(Sequence& sequence, double now) {
-  if (std::exchange(sequence.yielded_before, true)) return std::numeric_limits<double>::quiet_NaN();
+// How long the sequence has waited for its first token, where this commit gave it; else NaN.
+double Scheduler::take_first_token(Sequence& sequence, std::int32_t num_tokens, double now) {
+  if (num_tokens == 0 || std::exchange(sequence.yielded_before, true)) {
+    return std::numeric_limits<double>::quiet_NaN();
+  }
   const double wait = now - sequence.arrival();
   counters_.first_token(wait);
   return wait;

@@ -76,7 +76,10 @@ class Scheduler {
 
   SequencePtr make_sequence(SeqId id, std::span<const Token> tokens, std::int32_t prompt_length,
                             Limits limits, double arrival, Options options);
-  void check_new(SeqId id, std::span<const Token> tokens, double arrival, const Options& options);
+  template <typename Check>
+  void check_new(SeqId id, std::span<const Token> tokens, double arrival, const Options& options,
+                 Check&& check);
+  void check_computes_prompts() const;
   void check_import(std::span<const Token> tokens, std::int32_t prompt_length, const Limits& limits);
   bool can_share(const Sequence& parent, const Options& options, std::int32_t num_tokens) const;
 
@@ -86,13 +89,14 @@ class Scheduler {
   void enter_step(const Selection& selection, double now);
   void count_step(const Selection& selection);
 
-  void check_outcome(const StepOutcome& outcome, std::optional<std::span<const bool>> failed) const;
-  std::vector<Piece> resolve_next(const StepOutcome& outcome);
-  void commit_piece(const Piece& piece);
-  Committed commit_tokens(const Piece& piece, const StepOutcome& outcome, std::size_t index,
-                          std::span<const Token> tokens, bool failed);
+  void check_commit(const StepOutcome& outcome, std::optional<std::span<const bool>> failed) const;
+  std::vector<Piece> resolve_plan(OpenPlan& next, const StepOutcome& outcome);
+  Committed commit_piece(const Piece& piece, const StepOutcome& outcome, std::size_t index,
+                         std::span<const Token> tokens, bool failed);
+  Committed commit_tokens(const Piece& piece, std::span<const Token> tokens, bool failed);
   void take_drafts(Sequence& sequence, const StepOutcome& outcome, std::size_t index) const;
-  double take_first_token(Sequence& sequence, double now);
+  double take_first_token(Sequence& sequence, std::int32_t num_tokens, double now);
+  void leave_step(const SequencePtr& sequence);
 
   const Config config_;
   SequenceCache cache_;

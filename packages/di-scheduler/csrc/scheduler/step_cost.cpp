@@ -65,8 +65,15 @@ const StepCost::Piece* StepCost::find(std::int32_t rows) const {
 }
 
 double StepCost::sampler_milliseconds(std::int32_t num_seqs) const {
-  const auto known = sampler_.find(num_seqs);
-  return known == sampler_.end() ? default_sampler_ : known->second;
+  const auto index = static_cast<std::size_t>(num_seqs);
+  const bool known = num_seqs >= 0 && index < sampler_.size() && sampler_[index] >= 0.0;
+  return known ? sampler_[index] : default_sampler_;
+}
+
+void StepCost::set_sampler(std::int32_t num_seqs, double milliseconds) {
+  const auto index = static_cast<std::size_t>(num_seqs);
+  if (index >= sampler_.size()) sampler_.resize(index + 1, -1.0);
+  sampler_[index] = milliseconds;
 }
 
 double StepCost::milliseconds(std::int32_t rows, std::int32_t num_seqs) const {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <vector>
 
 namespace di::scheduler {
@@ -65,7 +64,7 @@ class StepCost {
   double slope() const { return slope_; }
   void set_slope(double milliseconds) { slope_ = milliseconds; }
   // What sampling for `num_seqs` sequences takes, and for a number without an entry of its own.
-  void set_sampler(std::int32_t num_seqs, double milliseconds) { sampler_[num_seqs] = milliseconds; }
+  void set_sampler(std::int32_t num_seqs, double milliseconds);
   void set_default_sampler(double milliseconds) { default_sampler_ = milliseconds; }
 
  private:
@@ -74,7 +73,7 @@ class StepCost {
   bool stepped_;
   double slope_ = 0.0;
   double default_sampler_ = 0.0;
-  std::map<std::int32_t, double> sampler_;
+  std::vector<double> sampler_;  // by number of sequences; below 0: none of its own
 };
 
 }  // namespace di::scheduler

@@ -17,7 +17,7 @@ void StepPlan::clear() {
         &source, &prompt_len, &output_len, &copy_blocks, &copy_slots, &pending, &draft_limit}) {
     values->clear();
   }
-  for (auto* values : {&seq_ids, &preempted, &expired}) values->clear();
+  for (auto* values : {&seq_ids, &copy_ids, &preempted, &expired}) values->clear();
   for (auto* values : {&samples, &decodes}) values->clear();
   params.clear();
   row_start.push_back(0);
@@ -65,6 +65,7 @@ void StepPlan::add(const Piece& piece, std::int32_t source_index) {
 void StepPlan::add_copy(const CacheCopy& copy) {
   if (copy.from_block != 0) copy_blocks.insert(copy_blocks.end(), {copy.from_block, copy.to_block});
   copy_slots.insert(copy_slots.end(), {copy.from_slot, copy.to_slot});
+  copy_ids.push_back(copy.child->id());
 }
 
 struct StepPlanPool::Shelf {
@@ -74,7 +75,7 @@ struct StepPlanPool::Shelf {
 
 StepPlanPool::StepPlanPool() : shelf_(std::make_shared<Shelf>()) {}
 
-StepPlanPtr StepPlanPool::take() {
+StepPlanPtr StepPlanPool::take() const {
   std::unique_ptr<StepPlan> plan;
   {
     const std::scoped_lock lock(shelf_->mutex);

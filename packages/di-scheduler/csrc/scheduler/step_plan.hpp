@@ -5,10 +5,9 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
-#include "scheduler/planner.hpp"
+#include "scheduler/piece.hpp"
 #include "scheduler/sequence_cache.hpp"
 #include "scheduler/types.hpp"
 
@@ -41,6 +40,7 @@ struct StepPlan {
   std::vector<std::int32_t> prompt_len, output_len;
   std::vector<double> params;
   std::vector<BlockId> copy_blocks, copy_slots;  // pairs (from, to)
+  std::vector<SeqId> copy_ids;
   std::vector<SeqId> preempted, expired;
 
   // For resolve(): how many sequences the open plan samples, the tokens that each may yield at most, draft
@@ -66,7 +66,7 @@ using StepPlanPtr = std::shared_ptr<StepPlan>;
 class StepPlanPool {
  public:
   StepPlanPool();
-  StepPlanPtr take();
+  StepPlanPtr take() const;
 
  private:
   struct Shelf;

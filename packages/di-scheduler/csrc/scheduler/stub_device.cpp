@@ -40,6 +40,7 @@ std::optional<StubResult> StubDevice::wait(std::chrono::duration<double> timeout
   if (!finished_.wait_for(lock, timeout, [this] { return !results_.empty(); })) return std::nullopt;
   StubResult result = std::move(results_.front());
   results_.pop_front();
+  if (result.error) std::rethrow_exception(result.error);
   return result;
 }
 
@@ -70,8 +71,13 @@ void StubDevice::work() {
     if (!first_begin_) first_begin_ = Clock::now();
     lock.unlock();
 
-    StubResult result = compute(job);
-    const auto rows = static_cast<double>(result.plan->token_ids.size());
+    StubResult result;
+    try {
+      result = compute(job);
+    } catch (...) {
+      result.error = std::current_exception();
+    }
+    const auto rows = result.error ? 0.0 : static_cast<double>(result.plan->token_ids.size());
     const std::chrono::duration<double, std::micro> duration(base_us_ + row_us_ * rows);
     const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(duration);
     while (Clock::now() < end) {
@@ -88,14 +94,15 @@ void StubDevice::work() {
 
 StepPlanPtr StubDevice::resolved(const Job& job) const {
   if (!job.plan->has_sources()) return job.plan;
-  StepPlanPtr plan = StepPlanPool(job.pool).take();
+  StepPlanPtr plan = job.pool.take();
   resolve(*job.plan, last_.outcome(), *plan);
   return plan;
 }
 
 // Accepts a varying part of the drafts and proposes as many new ones as a step can hold.
 StubResult StubDevice::compute(const Job& job) const {
-  StubResult result{resolved(job), {}, {}, {}};
+  StubResult result;
+  result.plan = resolved(job);
   const StepPlan& plan = *result.plan;
   for (const std::int32_t index : plan.sampling) {
     const auto i = static_cast<std::size_t>(index);

@@ -22,6 +22,7 @@ struct StubResult {
   std::vector<Token> tokens;
   std::vector<std::int32_t> counts;
   std::vector<Token> drafts;  // rows of max_draft_tokens
+  std::exception_ptr error;   // why the step was not computed; then nothing else is set
 
   StepOutcome outcome() const {
     StepOutcome o{tokens, counts, std::nullopt, std::nullopt};
@@ -45,7 +46,8 @@ class StubDevice {
 
   void submit(StepPlanPtr plan, StepPlanPool pool);
 
-  // The oldest result that nobody has taken; nothing when none comes within `timeout`.
+  // The oldest result that nobody has taken; nothing when none comes within `timeout`. Throws what the step
+  // threw.
   std::optional<StubResult> wait(std::chrono::duration<double> timeout);
 
   // Seconds spent in steps, and from the beginning of the first to the end of the last one: the rest is what

@@ -78,17 +78,21 @@ void WaitingQueue::admit(const SequencePtr& sequence) {
   if (!std::exchange(sequence->charged, true)) charge(*sequence, sequence->prompt_length());
 }
 
-const Sequence* WaitingQueue::oldest() const {
-  const Sequence* found = nullptr;
+std::optional<double> WaitingQueue::earliest_arrival() const {
+  std::optional<double> earliest;
   for (const auto& [priority, users] : classes_) {
     for (const auto& [user, share] : users) {
-      if (share.waiting.empty()) continue;
-      const Sequence* first = share.waiting.front().get();
-      if (found == nullptr || first->older_than(*found)) found = first;
+      for (const SequencePtr& sequence : share.waiting) {
+        earliest = std::min(earliest.value_or(sequence->arrival()), sequence->arrival());
+      }
     }
-    if (found != nullptr) break;
   }
-  return found;
+  return earliest;
+}
+
+std::optional<std::int32_t> WaitingQueue::most_urgent() const {
+  if (classes_.empty()) return std::nullopt;
+  return classes_.begin()->first;
 }
 
 std::vector<const Sequence*> WaitingQueue::in_order() const {

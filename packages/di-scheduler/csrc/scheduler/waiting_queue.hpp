@@ -43,11 +43,13 @@ class WaitingQueue {
   // Takes what next() gave out of the queue, charges its prompt once and counts whom it overtakes.
   void admit(const SequencePtr& sequence);
 
-  bool empty() const { return size_ == 0; }
   std::size_t size() const { return size_; }
 
-  // The oldest waiting sequence, ready or not; null when there is none.
-  const Sequence* oldest() const;
+  // The earliest arrival of a waiting sequence, ready or not.
+  std::optional<double> earliest_arrival() const;
+
+  // The most urgent class that has unfinished sequences, waiting or not.
+  std::optional<std::int32_t> most_urgent() const;
 
   // All waiting sequences, the oldest first.
   std::vector<const Sequence*> in_order() const;

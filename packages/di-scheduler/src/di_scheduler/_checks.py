@@ -1,5 +1,8 @@
 """Checks of arguments at the border to native code."""
 
+import contextlib
+import math
+import numbers
 import operator
 from typing import Any
 
@@ -11,14 +14,42 @@ from di_scheduler.errors import ConfigError
 INT32_MAX = 2**31 - 1
 
 
-def check_int(name: str, value: int, low: int, high: int = INT32_MAX) -> None:
-    """Raise `ConfigError` unless `value` is an integer (not a bool) in [low, high]."""
+def check_int(name: str, value: int, low: int, high: int = INT32_MAX) -> int:
+    """The value as an int; raises `ConfigError` unless it is an integer (not a bool) in [low, high]."""
     try:
         number = None if isinstance(value, bool | np.bool_) else operator.index(value)
     except TypeError:
         number = None
     if number is None or not low <= number <= high:
         raise ConfigError(f"{name} must be an integer from {low} to {high}, got {value!r}")
+    return number
+
+
+def check_number(name: str, value: float) -> float:
+    """The value as a float; raises `ConfigError` unless it is a finite real number (not a bool)."""
+    number = math.nan
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):
+            number = float(value)
+    if not math.isfinite(number):
+        raise ConfigError(f"{name} must be a finite number, got {value!r}")
+    return number
+
+
+def check_type(name: str, value: object, kind: type) -> None:
+    """Raise `TypeError` unless `value` is a `kind`."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}, got {value!r}")
+
+
+def keep_int(settings: object, name: str, low: int, high: int = INT32_MAX) -> None:
+    """Check an integer field of a frozen data class, and keep it as an int that nobody else can change."""
+    object.__setattr__(settings, name, check_int(name, getattr(settings, name), low, high))
+
+
+def keep_number(settings: object, name: str) -> None:
+    """Check a number field of a frozen data class, and keep it as a float."""
+    object.__setattr__(settings, name, check_number(name, getattr(settings, name)))
 
 
 def check_array(name: str, value: object, dtype: type[np.generic]) -> NDArray[Any]:
@@ -47,8 +78,10 @@ def check_outcome(
     for name, rows, dtype in (("drafts", drafts, np.int32), ("confidences", confidences, np.float32)):
         if rows is None:
             continue
-        if not isinstance(rows, np.ndarray) or rows.ndim != 2 or not rows.flags.c_contiguous:
+        if not isinstance(rows, np.ndarray):
+            raise TypeError(f"{name} must be a numpy array of {dtype.__name__}, got {type(rows).__name__}")
+        if rows.ndim != 2 or rows.dtype != dtype or not (rows.flags.c_contiguous and rows.flags.aligned):
             raise TypeError(
-                f"{name} must be a contiguous 2-D array of {dtype.__name__}, got {type(rows).__name__}"
+                f"{name} must be an aligned, contiguous 2-D array of {dtype.__name__}, got {rows.dtype} with shape "
+                f"{rows.shape}, strides {rows.strides} and aligned={rows.flags.aligned}"
             )
-        check_array(name, rows.reshape(-1), dtype)

@@ -1,10 +1,10 @@
 """Settings of a scheduler and of one sequence, checked when they are made."""
 
 import enum
-import math
+import numbers
 from dataclasses import dataclass
 
-from di_scheduler._checks import INT32_MAX, check_int
+from di_scheduler._checks import INT32_MAX, check_int, keep_int, keep_number
 from di_scheduler.errors import ConfigError
 
 
@@ -26,13 +26,13 @@ class StepKind(enum.IntEnum):
     PREFILL = 2
 
 
-class EngineKind(enum.Enum):
+class EngineKind(enum.IntEnum):
     """Which part of a sequence's life an engine serves."""
 
-    NORMAL = "normal"
-    PREFILL_ONLY = "prefill_only"
+    NORMAL = 0
+    PREFILL_ONLY = 1
     """Prompts and their first tokens; finished prompts are handed over."""
-    DECODE_ONLY = "decode_only"
+    DECODE_ONLY = 2
     """Sequences that were imported. One that is preempted ends: its prompt cannot be computed again here."""
 
 
@@ -107,25 +107,25 @@ class SchedulerConfig:
     """Which part of a sequence's life is served."""
 
     def __post_init__(self) -> None:
-        check_int("num_blocks", self.num_blocks, 2)
-        check_int("num_slots", self.num_slots, 2)
-        check_int("block_size", self.block_size, 1)
-        check_int("max_num_seqs", self.max_num_seqs, 1)
-        check_int("max_num_batched_tokens", self.max_num_batched_tokens, 1)
-        check_int("chunk_align", self.chunk_align, 1)
+        keep_int(self, "num_blocks", 2)
+        keep_int(self, "num_slots", 2)
+        keep_int(self, "block_size", 1)
+        keep_int(self, "max_num_seqs", 1)
+        keep_int(self, "max_num_batched_tokens", 1)
+        keep_int(self, "chunk_align", 1)
         if self.max_chunk_tokens is not None:
-            check_int("max_chunk_tokens", self.max_chunk_tokens, self.chunk_align)
-        check_int("max_model_len", self.max_model_len, 2)
-        check_int("max_draft_tokens", self.max_draft_tokens, 0, 1024)
-        check_int("max_steps_in_flight", self.max_steps_in_flight, 1, 2)
+            keep_int(self, "max_chunk_tokens", self.chunk_align)
+        keep_int(self, "max_model_len", 2)
+        keep_int(self, "max_draft_tokens", 0, 1024)
+        keep_int(self, "max_steps_in_flight", 1, 2)
         if self.max_step_context is not None:
-            check_int("max_step_context", self.max_step_context, 1, 2**62)
-        check_number("watermark", self.watermark)
+            keep_int(self, "max_step_context", 1, 2**62)
+        keep_number(self, "watermark")
         if not 0 <= self.watermark < 1:
             raise ConfigError(f"watermark must be at least 0 and below 1, got {self.watermark!r}")
-        check_int("max_overtakes", self.max_overtakes, 0)
-        check_int("lookback", self.lookback, 0)
-        check_int("num_params", self.num_params, 0, 1024)
+        keep_int(self, "max_overtakes", 0)
+        keep_int(self, "lookback", 0, 1024)
+        keep_int(self, "num_params", 0, 1024)
         _check_member("policy", self.policy, StepPolicy)
         _check_member("kind", self.kind, EngineKind)
         self._check_ties()
@@ -160,13 +160,13 @@ class SequenceLimits:
     """Treat `eos_token_ids` like any other token."""
 
     def __post_init__(self) -> None:
-        check_int("max_tokens", self.max_tokens, 1)
-        check_int("min_tokens", self.min_tokens, 0, self.max_tokens)
+        keep_int(self, "max_tokens", 1)
+        keep_int(self, "min_tokens", 0, self.max_tokens)
         for name, ids in (("eos_token_ids", self.eos_token_ids), ("stop_token_ids", self.stop_token_ids)):
             if not isinstance(ids, tuple):
                 raise ConfigError(f"{name} must be a tuple of token ids, got {ids!r}")
-            for i, token_id in enumerate(ids):
-                check_int(f"{name}[{i}]", token_id, 0)
+            kept = tuple(check_int(f"{name}[{i}]", token_id, 0) for i, token_id in enumerate(ids))
+            object.__setattr__(self, name, kept)
         if not isinstance(self.ignore_eos, bool):
             raise ConfigError(f"ignore_eos must be True or False, got {self.ignore_eos!r}")
 
@@ -196,34 +196,38 @@ class SequenceOptions:
     """`num_params` numbers of the caller's, handed out with each plan."""
 
     def __post_init__(self) -> None:
-        check_int("priority", self.priority, -INT32_MAX)
-        check_int("user", self.user, 0, 2**63 - 1)
-        check_number("weight", self.weight)
+        keep_int(self, "priority", -INT32_MAX)
+        keep_int(self, "user", 0, 2**63 - 1)
+        keep_number(self, "weight")
         if not 1e-6 <= self.weight <= 1e6:
             raise ConfigError(f"weight must be from 1e-6 to 1e6, got {self.weight!r}")
         if not isinstance(self.ready, bool):
             raise ConfigError(f"ready must be True or False, got {self.ready!r}")
         if self.deadline is not None:
-            check_number("deadline", self.deadline)
+            keep_number(self, "deadline")
         _check_tuple("checkpoints", self.checkpoints)
-        for i, position in enumerate(self.checkpoints):
-            check_int(f"checkpoints[{i}]", position, 0)
+        kept = tuple(check_int(f"checkpoints[{i}]", each, 0) for i, each in enumerate(self.checkpoints))
+        object.__setattr__(self, "checkpoints", kept)
         _check_tuple("images", self.images)
-        for i, image in enumerate(self.images):
-            if not isinstance(image, tuple) or len(image) != 2:
-                raise ConfigError(f"images[{i}] must be a pair (first position, tokens), got {image!r}")
-            check_int(f"images[{i}][0]", image[0], 0)
-            check_int(f"images[{i}][1]", image[1], 0)
+        object.__setattr__(self, "images", tuple(_image(i, each) for i, each in enumerate(self.images)))
         _check_tuple("params", self.params)
-        for i, value in enumerate(self.params):
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise ConfigError(f"params[{i}] must be a number, got {value!r}")
+        object.__setattr__(self, "params", tuple(_param(i, each) for i, each in enumerate(self.params)))
 
 
-def check_number(name: str, value: float) -> None:
-    """Raise `ConfigError` unless `value` is a finite number (not a bool)."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ConfigError(f"{name} must be a finite number, got {value!r}")
+def _image(i: int, image: object) -> tuple[int, int]:
+    if not isinstance(image, tuple) or len(image) != 2:
+        raise ConfigError(f"images[{i}] must be a pair (first position, tokens), got {image!r}")
+    return check_int(f"images[{i}][0]", image[0], 0), check_int(f"images[{i}][1]", image[1], 0)
+
+
+def _param(i: int, value: object) -> float:
+    """NaN and infinity are the caller's business; what is no number is not."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ConfigError(f"params[{i}] must be a number, got {value!r}")
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise ConfigError(f"params[{i}] must be a number that a float holds, got {value!r}") from error
 
 
 def _check_tuple(name: str, value: object) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from di_scheduler import _native
-from di_scheduler._checks import INT32_MAX, check_array, check_int, check_outcome
+from di_scheduler._checks import INT32_MAX, check_array, check_int, check_number, check_outcome, check_type
 from di_scheduler._native import CommitResult, StepPlan
 from di_scheduler.config import (
     FinishReason,
@@ -13,13 +13,11 @@ from di_scheduler.config import (
     SequenceOptions,
     StepKind,
     StepPolicy,
-    check_number,
 )
 from di_scheduler.results import SchedulerStats, SequenceInfo, SequenceState
 from di_scheduler.speculation import DraftBudget
 
 DEFAULT_OPTIONS = SequenceOptions()
-_ENGINE_KINDS = {"normal": 0, "prefill_only": 1, "decode_only": 2}
 
 
 class Scheduler:
@@ -35,6 +33,7 @@ class Scheduler:
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
+        check_type("config", config, SchedulerConfig)
         self.config = config
         chunk, context = config.max_chunk_tokens, config.max_step_context
         self._native = _native.Scheduler(
@@ -54,7 +53,7 @@ class Scheduler:
             lookback=config.lookback,
             num_params=config.num_params,
             homogeneous=config.policy is StepPolicy.HOMOGENEOUS,
-            kind=_ENGINE_KINDS[config.kind.value],
+            kind=config.kind,
         )
 
     # The life of a sequence.
@@ -76,11 +75,11 @@ class Scheduler:
         params that do not fit. Raises `TypeError` for an array of another dtype, rank or layout.
         """
         prompt = check_array("prompt", prompt, np.int32)
-        self._native.add(seq_id, prompt, _limits(limits), arrival, _options(options))
+        self._native.add(_id(seq_id), prompt, _limits(limits), _time("arrival", arrival), _options(options))
 
     def set_ready(self, seq_id: int) -> bool:
         """Let a sequence that was added with `ready=False` run; False if it is unknown, ended, or ready already."""
-        return self._native.set_ready(seq_id)
+        return self._native.set_ready(_id(seq_id))
 
     def abort(self, seq_id: int) -> bool:
         """End a sequence with ABORT at any point of its life; False if the id is unknown or has ended."""
@@ -92,9 +91,10 @@ class Scheduler:
         What it holds is free at once, or, if open plans have rows of it, at the last of their commits, each of which
         reports it with 0 tokens and this reason. Raises `ValueError` for NONE.
         """
-        if reason == FinishReason.NONE:
+        check_type("reason", reason, FinishReason)
+        if reason is FinishReason.NONE:
             raise ValueError("reason must say why the sequence ends, got FinishReason.NONE")
-        return self._native.finish(seq_id, FinishReason(reason))
+        return self._native.finish(_id(seq_id), reason)
 
     def fork(
         self,
@@ -112,7 +112,14 @@ class Scheduler:
         tail, must be free. Otherwise the sequence waits like any other and is computed. Raises `KeyError` for an
         unknown parent, `ValueError` for `num_tokens` outside 1 .. the parent's tokens, and what `add` raises.
         """
-        return self._native.fork(parent_id, seq_id, num_tokens, _limits(limits), arrival, _options(options))
+        return self._native.fork(
+            _id(parent_id, "parent_id"),
+            _id(seq_id),
+            check_int("num_tokens", num_tokens, -INT32_MAX),
+            _limits(limits),
+            _time("arrival", arrival),
+            _options(options),
+        )
 
     # Steps.
 
@@ -123,7 +130,11 @@ class Scheduler:
         computed before an open plan is committed, a transfer ends or a sequence is ready; with `kind`, when there is
         nothing of that kind. Raises `StepOrderError` while `max_steps_in_flight` plans with rows await their commit.
         """
-        return self._native.plan(now, kind)
+        try:
+            return self._native.plan(now, kind)
+        except TypeError:
+            check_type("kind", kind, StepKind)
+            return self._native.plan(_time("now", now), kind)
 
     def commit(
         self,
@@ -152,10 +163,12 @@ class Scheduler:
             return self._native.commit(tokens, counts, failed, drafts, confidences, now)
         except TypeError:
             check_outcome(tokens, counts, failed, drafts, confidences)  # says which one it was
-            raise
+            return self._native.commit(tokens, counts, failed, drafts, confidences, _time("now", now))
 
     def set_step_cost(self, budget: DraftBudget | None) -> None:
         """Verify as many drafts as pay by this cost, as it is now, in plans to come; None: all of them."""
+        if budget is not None:
+            check_type("budget", budget, DraftBudget)
         self._native.set_step_cost(None if budget is None else budget.native)
 
     # Hand-over between engines.
@@ -166,8 +179,7 @@ class Scheduler:
         What it holds stays until the ticket ends or `plan` is called with a time of at least `expires`. Raises
         `KeyError` for an unknown id, `ValueError` for a sequence that is not PROMPTED or has a transfer.
         """
-        check_number("expires", expires)
-        return self._native.begin_transfer(seq_id, expires)
+        return self._native.begin_transfer(_id(seq_id), check_number("expires", expires))
 
     def import_sequence(
         self,
@@ -187,10 +199,14 @@ class Scheduler:
         nothing to do.
         """
         tokens = check_array("tokens", tokens, np.int32)
-        check_int("prompt_len", prompt_len, 0, INT32_MAX)
-        check_number("expires", expires)
         return self._native.import_sequence(
-            seq_id, tokens, prompt_len, _limits(limits), expires, arrival, _options(options)
+            _id(seq_id),
+            tokens,
+            check_int("prompt_len", prompt_len, 0),
+            _limits(limits),
+            check_number("expires", expires),
+            _time("arrival", arrival),
+            _options(options),
         )
 
     def end_transfer(self, ticket: int, ok: bool = True) -> bool:
@@ -200,7 +216,8 @@ class Scheduler:
         one is computed again (a DECODE_ONLY engine ends it with ERROR), and a handed-over one ends with ERROR. A
         sequence that ended meanwhile gives its blocks back.
         """
-        return self._native.end_transfer(ticket, ok)
+        check_type("ok", ok, bool)
+        return self._native.end_transfer(_id(ticket, "ticket"), ok)
 
     # Looking in.
 
@@ -229,11 +246,11 @@ class Scheduler:
 
         Raises `KeyError` for any other id.
         """
-        return self._native.output_tokens(seq_id)
+        return self._native.output_tokens(_id(seq_id))
 
     def describe(self, seq_id: int) -> SequenceInfo:
         """A snapshot of a sequence, under the same conditions as `output_tokens`."""
-        values = self._native.describe(seq_id)
+        values = self._native.describe(_id(seq_id))
         values["state"] = SequenceState(values["state"])
         values["finish"] = FinishReason(values["finish"])
         return SequenceInfo(**values)
@@ -247,13 +264,27 @@ class Scheduler:
         return self._native.running_ids()
 
 
+def _id(value: int, name: str = "seq_id") -> int:
+    """An id as an int; any that no sequence can have is unknown, and none is of another type."""
+    return check_int(name, value, -(2**63), 2**63 - 1)
+
+
+def _time(name: str, value: float) -> float:
+    """A time as a float. Whether it must be finite is said where it is used."""
+    if isinstance(value, float):
+        return value
+    return check_number(name, value)
+
+
 def _limits(limits: SequenceLimits) -> _native.Limits:
+    check_type("limits", limits, SequenceLimits)
     return _native.Limits(
         limits.max_tokens, limits.min_tokens, limits.eos_token_ids, limits.stop_token_ids, limits.ignore_eos
     )
 
 
 def _options(options: SequenceOptions) -> _native.Options:
+    check_type("options", options, SequenceOptions)
     return _native.Options(
         options.priority,
         options.user,

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from di_scheduler import _native
+from di_scheduler._checks import check_int, check_number
 from di_scheduler._native import StepPlan
-from di_scheduler.config import check_number
 from di_scheduler.errors import ConfigError
 
 
@@ -30,10 +30,9 @@ class StubDevice:
 
     def __init__(self, base_us: float, row_us: float = 0.0, max_draft_tokens: int = 0) -> None:
         for name, value in (("base_us", base_us), ("row_us", row_us)):
-            check_number(name, value)
-            if value < 0:
+            if check_number(name, value) < 0:
                 raise ConfigError(f"{name} must be at least 0, got {value!r}")
-        self._max_draft_tokens = max_draft_tokens
+        self._max_draft_tokens = check_int("max_draft_tokens", max_draft_tokens, 0)
         self._native = _native.StubDevice(base_us, row_us)
 
     def submit(self, plan: StepPlan) -> None:

@@ -1,0 +1,49 @@
+"""Callers that wait for the scheduler's own lock do not hold the interpreter's: nobody can wait for somebody who waits."""
+
+import gc
+import threading
+import time
+
+import pytest
+from di_scheduler import Scheduler, SequenceLimits
+
+from .harness import int32, small_config
+from .test_threads import run_together
+
+
+class Finalized:
+    """Its collection gives other threads a turn, as any finalizer may."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        time.sleep(0.001)
+
+
+@pytest.mark.timeout(60)
+def test_a_finalizer_in_the_middle_of_a_call_stops_nobody() -> None:
+    scheduler = Scheduler(small_config(blocks=40))
+    scheduler.add(1, int32([1, 2, 3]), SequenceLimits(20))
+    scheduler.plan()
+    end = time.monotonic() + 1.0
+    threshold = gc.get_threshold()
+
+    def describe() -> None:
+        while time.monotonic() < end:
+            Finalized()
+            scheduler.describe(1)
+            scheduler.stats()
+
+    def ask() -> None:
+        while time.monotonic() < end:
+            scheduler.has_unfinished()
+            scheduler.waiting_ids()
+
+    gc.set_threshold(2)
+    try:
+        run_together(describe, ask, ask)
+    finally:
+        gc.set_threshold(*threshold)
+    assert threading.active_count() < 10
+    assert scheduler.has_unfinished()
