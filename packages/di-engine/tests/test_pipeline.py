@@ -8,15 +8,22 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from di_engine import LLMEngine, RequestError, RequestOptions, SamplingParams, StepTimeoutError
-from di_engine.runner import ModelRunner
+from di_engine.device import CallingThread
+from di_engine.pipeline import StepPipeline
+from di_engine.runner import ModelRunner, StepResult
 from di_engine.testing import follow
 from di_scheduler import StepPlan
-from di_spec import DraftContext, Proposal, RequestOutputState
+from di_scheduler.cost_curve import CurveMeasurementError
+from di_spec import DraftContext, Proposal, RequestOutputState, SampledTokens
 from torch import Tensor
 
 Drain = Callable[[LLMEngine], dict[str, list[Any]]]
@@ -277,6 +284,17 @@ def test_options_that_nothing_allows(field: str, value: Any) -> None:
         RequestOptions(**{field: value})
 
 
+def run_python(code: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        timeout=120,
+        text=True,
+        check=False,
+        cwd=directory,
+    )
+
+
 def test_an_engine_that_is_never_closed_does_not_keep_the_process(tmp_path: Path) -> None:
     code = """
         from di_engine import EngineConfig, LLMEngine, SamplingParams
@@ -287,12 +305,155 @@ def test_an_engine_that_is_never_closed_does_not_keep_the_process(tmp_path: Path
         engine.add_request("a", [10, 11], SamplingParams(temperature=0, max_tokens=20))
         print(engine.step()[0].token_ids)
     """
-    ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True,
-        timeout=120,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-    )
+    ended = run_python(code, tmp_path)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "(12,)\n", "")
+
+
+def test_a_kernel_that_hangs_does_not_keep_the_process(tmp_path: Path) -> None:
+    """Neither when ``close`` has given it up nor when nobody closed."""
+    code = """
+        import time
+        from functools import partial
+
+        from di_engine import StepTimeoutError, device
+
+        device.EXIT_SECONDS = 0.2
+        closed, left = device.DeviceThread(), device.DeviceThread()
+        for each in (closed, left):
+            each.submit(partial(time.sleep, 1000))
+        try:
+            closed.close(0.1)
+        except StepTimeoutError as error:
+            print(error)
+    """
+    ended = run_python(code, tmp_path)
+    said = "waited 0.1 s for the device thread to end\n"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, said, "")
+
+
+def test_a_start_that_fails_leaves_no_thread(make_scripted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> Any:
+        raise CurveMeasurementError("the clock stands still")
+
+    monkeypatch.setattr("di_engine.engine.measured_draft_budget", fail)
+    before = device_threads()
+    with pytest.raises(CurveMeasurementError):
+        make_scripted(follow(STORY), drafter=FailingDrafter(), measure_step_cost=True)
+    assert device_threads() == before
+
+
+@dataclass
+class Copying:
+    """A plan as far as the pipeline looks at it: copies, and rows when there are sequences."""
+
+    seq_ids: Any
+    then: Copying | None = None
+
+    @property
+    def num_seqs(self) -> int:
+        return len(self.seq_ids)
+
+    num_rows = num_seqs
+
+    @property
+    def sampling(self) -> Any:
+        return np.arange(self.num_seqs, dtype=np.int32)
+
+    def resolve(self, *offer: Any) -> Any:
+        return self.then
+
+
+@dataclass
+class RecordingRunner:
+    """Remembers what it was asked for; ``error`` is what its copies raise."""
+
+    error: Exception | None = None
+    calls: list[Any] = field(default_factory=list)
+
+    def copy(self, plan: Any) -> None:
+        self.calls.append(("copy", plan.seq_ids.tolist()))
+        if self.error is not None:
+            raise self.error
+
+    def forward(self, plan: Any, sequences: Any) -> Tensor:
+        self.calls.append(("forward", list(sequences)))
+        return torch.zeros(plan.num_rows, 1)
+
+    def sample(self, plan: Any, sequences: Any, hidden: Tensor) -> StepResult:
+        return StepResult(tuple(SampledTokens((sequence,), (None,)) for sequence in sequences))
+
+
+def test_copies_are_made_for_a_step_whose_rows_have_all_gone() -> None:
+    runner: Any = RecordingRunner()
+    pipeline = StepPipeline(runner, 1, WAIT)
+    pipeline.submit(Copying(np.array([4])), (40,))  # type: ignore[arg-type]
+    pipeline.submit(Copying(np.array([4]), then=Copying(np.array([], np.int64))), (40,))  # type: ignore[arg-type]
+    pipeline.release()
+    step = pipeline.collect()
+    assert runner.calls == [("copy", [4]), ("forward", [40]), ("copy", [])]
+    assert step is not None
+    assert (list(step.sequences), len(step.offer.tokens), len(step.offer.counts)) == ([], 0, 0)
+
+
+def test_copies_that_fail_fail_their_step() -> None:
+    runner: Any = RecordingRunner(error=MemoryError("no memory"))
+    pipeline = StepPipeline(runner, 1, WAIT)
+    pipeline.submit(Copying(np.array([4, 5])), (40, 50))  # type: ignore[arg-type]
+    step = pipeline.collect()
+    assert step is not None
+    assert step.result is runner.error
+    assert (step.offer.counts.tolist(), step.offer.failed.tolist()) == ([0, 0], [True, True])
+
+
+def test_sequences_that_go_on_stay_with_their_rows() -> None:
+    runner: Any = RecordingRunner()
+    pipeline = StepPipeline(runner, 1, WAIT)
+    pipeline.submit(Copying(np.array([9])), (90,))  # type: ignore[arg-type]
+    plan = Copying(np.array([7, 5, 9, 2]), then=Copying(np.array([7, 9])))
+    pipeline.submit(plan, (70, 50, 90, 20))  # type: ignore[arg-type]
+    pipeline.release()
+    step = pipeline.collect()
+    assert step is not None
+    assert list(step.sequences) == [70, 90]
+    assert step.offer.tokens.tolist() == [70, 90]
+
+
+class LateFuture(Future[Any]):
+    """One whose task ends in the moment in which a wait for it is given up."""
+
+    def result(self, timeout: float | None = None) -> Any:
+        if timeout:
+            raise TimeoutError
+        return super().result(timeout)
+
+
+class LateDevice(CallingThread):
+    def submit(self, task: Callable[[], Any]) -> Future[Any]:
+        future = LateFuture()
+        future.set_result(task())
+        return future
+
+
+def test_a_step_that_ends_with_the_wait_for_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("di_engine.pipeline.CallingThread", LateDevice)
+    runner: Any = RecordingRunner()
+    pipeline = StepPipeline(runner, 1, WAIT)
+    pipeline.submit(Copying(np.array([4])), (40,))  # type: ignore[arg-type]
+    step = pipeline.collect()
+    assert step is not None
+    assert step.offer.tokens.tolist() == [40]
+
+
+def test_an_offer_is_what_the_scheduler_takes() -> None:
+    sampled = (
+        SampledTokens((3, 4), (None, None)),
+        SampledTokens((), (), "bad"),
+        SampledTokens((5,), (None,)),
+    )
+    offer = StepResult(sampled, Proposal(np.full((3, 2), 8, np.int32))).offer()
+    arrays = (offer.tokens, offer.counts, offer.failed)
+    assert [array.dtype for array in arrays] == [np.int32, np.int32, np.bool_]
+    assert [array.tolist() for array in arrays] == [[3, 4, 5], [2, 0, 1], [False, True, False]]
+    assert offer.drafts is not None
+    assert (offer.drafts.shape, offer.confidences) == ((3, 2), None)
+    assert StepResult(()).offer().tokens.dtype == np.int32

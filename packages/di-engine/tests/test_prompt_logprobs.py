@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from di_engine import LLMEngine, SamplingParams
+from di_engine.runner import ModelRunner, StepResult
+from di_engine.testing import follow
 
 Drain = Callable[[LLMEngine], dict[str, list[Any]]]
 PROMPT = tuple(10 + (7 * i) % 90 for i in range(33))
@@ -70,6 +72,23 @@ def test_preemption_neither_repeats_nor_changes_them(make_engine: Any, drain: Dr
 def test_a_prompt_of_one_token_has_none_to_report(make_scripted: Any, drain: Drain) -> None:
     engine = make_scripted(lambda prefix: {5: 0.0})
     assert of_prompt(engine, drain, (5,)) == ()
+
+
+def test_only_those_who_wait_for_them_are_looked_at(make_scripted: Any, drain: Drain) -> None:
+    seen: list[list[int]] = []
+
+    class Watched(ModelRunner):
+        def sample(self, *step: Any) -> StepResult:
+            result = super().sample(*step)
+            seen.append([len(entries) for entries in result.prompt_logprobs.values()])
+            return result
+
+    engine = make_scripted(follow((5, 6, 7, 8, 9)), runner=Watched)
+    engine.add_request("silent", (5, 6, 7), SamplingParams(temperature=0, max_tokens=3))
+    of_prompt(engine, drain, (5, 6, 7))
+    assert seen[0] == [2]
+    assert len(seen) > 2
+    assert seen[-1] == []
 
 
 def test_they_rank_the_prompts_own_tokens(make_scripted: Any, drain: Drain) -> None:

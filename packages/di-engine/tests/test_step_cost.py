@@ -16,6 +16,8 @@ from di_engine.request import RequestSequence
 from di_engine.runner import ModelRunner, StepResult
 from di_engine.step_cost import curve_key, ladder, measured_draft_budget
 from di_scheduler import SchedulerConfig, StepPlan
+from di_scheduler.cost_curve import CostCurve
+from di_scheduler.speculation import DraftBudget
 from di_spec import DraftContext, Proposal
 from torch import Tensor
 
@@ -25,6 +27,9 @@ class CountingRunner:
 
     def __init__(self) -> None:
         self.plans: list[StepPlan] = []
+
+    def copy(self, plan: StepPlan) -> None:
+        raise AssertionError("nothing is copied while steps are timed")
 
     def forward(self, plan: StepPlan, sequences: Sequence[RequestSequence]) -> Tensor:
         self.plans.append(plan)
@@ -82,6 +87,17 @@ def test_a_pool_that_holds_few_sequences_bounds_the_curve(
     assert max(plan.num_rows for plan in runner.plans) == 4 * max(1, (blocks - 1) // 2)
 
 
+@pytest.mark.parametrize(("blocks", "rows"), [(2, [1]), (3, [3, 2, 1]), (4, [4, 2, 1])])
+def test_a_pool_smaller_than_the_longest_sequence_bounds_its_rows(
+    loaded: LoadedModel, engine_config: EngineConfig, blocks: int, rows: list[int]
+) -> None:
+    """Blocks of two tokens, one of which stays free for what is generated, under drafts that make four rows."""
+    runner = CountingRunner()
+    tight = replace(settings(loaded, blocks=blocks), block_size=2)
+    measured_draft_budget(loaded, runner, tight, engine_config)
+    assert [plan.num_rows for plan in runner.plans[::6]] == rows
+
+
 def test_a_stored_curve_is_used_by_the_next_start(
     loaded: LoadedModel, engine_config: EngineConfig, tmp_path: Path
 ) -> None:
@@ -116,13 +132,15 @@ def test_other_software_models_and_sizes_have_other_keys(
     assert key.digest() == curve_key(loaded, engine_config, (1, 2)).digest()
     others = [
         curve_key(loaded, engine_config, (1, 2, 4)),
+        curve_key(loaded, replace(engine_config, block_size=64), (1, 2)),
+        curve_key(loaded, replace(engine_config, max_draft_tokens=4), (1, 2)),
         replace(key, model="another"),
         replace(key, software=(("torch", "0"),)),
         replace(key, device="another"),
     ]
     monkeypatch.setattr("di_engine.step_cost.num_threads", lambda: 77)
     others.append(curve_key(loaded, engine_config, (1, 2)))
-    assert len({key.digest(), *(other.digest() for other in others)}) == 6
+    assert len({key.digest(), *(other.digest() for other in others)}) == 8
 
 
 class CountingDrafter:
@@ -159,3 +177,17 @@ def test_an_engine_measures_at_start_learns_from_its_steps_and_gives_the_same_to
     assert len(outputs[0]) == 12
     assert outputs[0] == outputs[1]
     assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("learn", [False, True])
+def test_a_cost_that_is_set_learns_when_told_to(
+    loaded: LoadedModel, engine_config: EngineConfig, learn: bool
+) -> None:
+    budget = DraftBudget(CostCurve((1, 16), (1e6, 2e6), stepped=False))
+    before = budget.milliseconds(4, 1)
+    with LLMEngine(engine_config, loaded=loaded, drafter=CountingDrafter()) as engine:
+        engine.set_step_cost(budget, learn=learn)
+        engine.add_request("a", [5, 6, 7], SamplingParams(max_tokens=40, seed=3, ignore_eos=True))
+        while engine.has_unfinished():
+            engine.step()
+    assert (budget.milliseconds(4, 1) != before) == learn

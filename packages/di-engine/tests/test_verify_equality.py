@@ -7,12 +7,14 @@ import pytest
 from di_cache import CacheLayout
 from di_engine import EngineConfig, load_model
 from di_engine.cli import run
+from di_engine.stats import EngineCounters, EngineStats
 from di_engine.verify import Coverage, EqualityCheck
 from di_engine.verify.cases import CaseGenerator
 from di_engine.verify.equality import Outcome, first_difference
 from di_model.cache_spec import cache_spec
 from di_model.config import ModelConfig
 from di_model.numerics import Numerics
+from di_scheduler import SchedulerStats
 from di_spec import Alternative, LogprobEntry
 
 
@@ -81,6 +83,17 @@ def test_coverage_names_what_is_absent():
     full = Coverage(**dict.fromkeys((field.name for field in dataclasses.fields(Coverage)), 1))
     assert full.absent == ()
     assert dataclasses.replace(full, preemptions=0, mixed_steps=0).absent == ("preemptions", "mixed_steps")
+
+
+def test_coverage_adds_each_count_to_itself(checkpoint, loaded):
+    case = CaseGenerator(loaded.config, loaded.capacity.layout, seed=1).draw(0)
+    counts = {field.name: number for number, field in enumerate(dataclasses.fields(SchedulerStats), 1)}
+    stats = EngineStats(EngineCounters(overlapped_steps=1000), SchedulerStats(**counts))
+    coverage = dataclasses.asdict(Coverage().plus(case, stats).plus(case, stats))
+    assert (coverage["overlapped_steps"], coverage["requests"]) == (2000, 2 * len(case.arrivals))
+    shared = coverage.keys() & counts.keys()
+    assert len(shared) == 8
+    assert {name: coverage[name] for name in shared} == {name: 2 * counts[name] for name in shared}
 
 
 def entry(token, logprob):

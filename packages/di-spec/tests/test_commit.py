@@ -47,7 +47,6 @@ def test_plain_stream() -> None:
     assert (deltas[1].usage.prompt_tokens, deltas[1].usage.completion_tokens) == (2, 3)
     assert deltas[1].usage.total_tokens == 5
     assert deltas[0].logprobs is None
-    assert not deltas[1].finish_sequence
 
 
 def test_stop_string_across_tokens_and_steps() -> None:
@@ -55,11 +54,7 @@ def test_stop_string_across_tokens_and_steps() -> None:
     deltas = [output.commit(tokens(piece)) for piece in ("xDE", "F", "GHI", "Jtail")]
     assert [delta.text for delta in deltas] == ["x", "", "", ""]
     last = deltas[-1]
-    assert (last.finish_reason, last.stop_reason, last.finish_sequence) == (
-        FinishReason.STOP_STRING,
-        "DEFGHIJ",
-        True,
-    )
+    assert (last.finish_reason, last.stop_reason) == (FinishReason.STOP_STRING, "DEFGHIJ")
     assert last.token_ids == tuple(tokens("J"))
     assert output.usage.completion_tokens == 8
     assert output.sampling.num_output_tokens == 8
@@ -70,7 +65,7 @@ def test_stop_string_overrides_a_later_end_in_the_same_step() -> None:
         output = request(stop=".")
         delta = output.commit(ids, finish=finish)
         assert (delta.text, delta.token_ids) == ("a", tuple(tokens("a.")))
-        assert (delta.finish_reason, delta.finish_sequence) == (FinishReason.STOP_STRING, False)
+        assert delta.finish_reason is FinishReason.STOP_STRING
 
 
 def test_stop_string_may_stay_in_the_text() -> None:

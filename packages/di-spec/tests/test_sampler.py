@@ -253,8 +253,6 @@ def test_row_that_is_not_finite_fails_alone(bad: float, params: dict[str, object
     assert output.errors == (None, NOT_FINITE, None)
     assert output.token_ids[[0, 2]].tolist() == clean.token_ids[[0, 2]].tolist()
     assert output.logprobs == (clean.logprobs[0], None, clean.logprobs[2])
-    stats = sampler.stats
-    assert (stats.rows, stats.not_finite, stats.nothing_to_draw) == (6, 1, 0)
 
 
 def test_request_that_forbids_every_token_fails_alone() -> None:
@@ -264,7 +262,6 @@ def test_request_that_forbids_every_token_fails_alone() -> None:
     output = sampler.sample(peaked(9, 9), states, [3, 3])
     assert output.token_ids.tolist() == [9, -1]
     assert output.errors == (None, NOTHING_TO_DRAW)
-    assert sampler.stats.nothing_to_draw == 1
     states[1].record([5])
     assert sampler.sample(peaked(9, 9), states, [3, 4]).token_ids[1] >= 0
 

@@ -54,7 +54,7 @@ class EngineConfig:
     curve_directory: where measured costs are kept for the next start. None: nowhere.
     async_scheduling: plan the next step, and commit the last, while one is computed in a thread of its own. Changes
         time only, never a bit of a result. A request that ends with a stop is computed for one step more than needed.
-    step_timeout: seconds that a step may take before the engine gives up waiting for it.
+    step_timeout: with ``async_scheduling``, seconds that a step may take before the engine gives up waiting for it.
 
     Raises:
         EngineConfigError: a field is out of range.

@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
+import atexit
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, ParamSpec, Protocol, TypeVar
+from concurrent.futures import Future
+from functools import partial
+from queue import SimpleQueue
+from typing import Protocol, TypeVar
 
 from di_engine.errors import StepTimeoutError
 
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-_START_SECONDS = 60.0
-"""More than any thread takes to start."""
+EXIT_SECONDS = 5.0
+"""What the end of the process grants a task to finish: one that comes back to the interpreter later would abort it."""
 
 
 class Device(Protocol):
     """Runs tasks in the order in which they were given."""
 
-    def submit(self, task: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
-        """Queue a task. What it raises is raised by its future."""
+    def submit(self, task: Callable[[], _T]) -> Future[_T]:
+        """Queue a task. What it raises is raised by its future; a future that is cancelled before is not run."""
 
     def close(self, timeout: float) -> None:
-        """Give up what has not begun, and end within ``timeout`` seconds (StepTimeoutError if that fails)."""
+        """End behind the last task, within ``timeout`` seconds (StepTimeoutError if that fails)."""
 
 
 class CallingThread:
     """Runs each task at once. Ctrl-C goes through it to the caller."""
 
-    def submit(self, task: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+    def submit(self, task: Callable[[], _T]) -> Future[_T]:
         """Run a task; its future is done."""
         future: Future[_T] = Future()
         try:
-            future.set_result(task(*args, **kwargs))
+            future.set_result(task())
         except Exception as error:
             future.set_exception(error)
         return future
@@ -42,31 +45,47 @@ class CallingThread:
 
 
 class DeviceThread:
-    """Runs tasks in one thread, which ends with ``close``, and at the latest with the process.
+    """Runs tasks in one thread, which ends with ``close``, and at the latest with the process: a task that hangs holds
+    up neither for longer than it is told to wait.
 
     Kernels release the interpreter lock, so the host works while a step is computed.
     """
 
     def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="di-device")
-        # The thread starts now: an interruption in the middle of its start would later give the executor a second one.
-        self._executor.submit(_nothing).result(_START_SECONDS)
-        self._unfinished: list[Future[Any]] = []
+        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=_work, args=(self._tasks,), name="di-device", daemon=True)
+        self._thread.start()
+        atexit.register(self._end, EXIT_SECONDS)
 
-    def submit(self, task: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+    def submit(self, task: Callable[[], _T]) -> Future[_T]:
         """Queue a task."""
-        future = self._executor.submit(task, *args, **kwargs)
-        self._unfinished = [*(each for each in self._unfinished if not each.done()), future]
+        future: Future[_T] = Future()
+        self._tasks.put(partial(_run, task, future))
         return future
 
     def close(self, timeout: float) -> None:
         """End the thread when the task that it is at is over."""
-        self._executor.shutdown(wait=False, cancel_futures=True)
-        running = [each for each in self._unfinished if not each.done()]
-        self._unfinished = []
-        if wait(running, timeout).not_done:
+        atexit.unregister(self._end)
+        if not self._end(timeout):
             raise StepTimeoutError("the device thread to end", timeout)
 
+    def _end(self, timeout: float) -> bool:
+        self._tasks.put(None)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
 
-def _nothing() -> None:
-    """The first task of the thread."""
+
+def _work(tasks: SimpleQueue[Callable[[], None] | None]) -> None:
+    """What the thread does. It keeps nothing of a task while it waits for the next."""
+    while (task := tasks.get()) is not None:
+        task()
+        del task
+
+
+def _run(task: Callable[[], _T], future: Future[_T]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(task())
+    except BaseException as error:
+        future.set_exception(error)

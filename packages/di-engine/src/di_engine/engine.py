@@ -18,7 +18,6 @@ from di_scheduler import (
     AdmissionError,
     CommitResult,
     Scheduler,
-    SchedulerConfig,
     SequenceLimits,
     SequenceOptions,
 )
@@ -40,7 +39,7 @@ from di_engine.config import EngineConfig
 from di_engine.errors import EngineClosedError, RequestError, StepTimeoutError
 from di_engine.loading import LoadedModel, load_model
 from di_engine.outputs import RequestOutput, prompt_entries, request_output
-from di_engine.pipeline import CompletedStep, StepOffer, StepPipeline
+from di_engine.pipeline import CompletedStep, StepPipeline
 from di_engine.request import (
     Prompt,
     Request,
@@ -52,7 +51,7 @@ from di_engine.request import (
     new_sequence,
     sequence_limits,
 )
-from di_engine.runner import ModelRunner, StepResult, StepRunner
+from di_engine.runner import ModelRunner, StepOffer, StepResult, StepRunner
 from di_engine.stats import EngineCounters, EngineStats
 from di_engine.step_cost import measured_draft_budget
 
@@ -100,13 +99,15 @@ class LLMEngine:
         self.config = config
         loaded = load_model(config) if loaded is None else loaded
         step_runner = runner(loaded, drafter)
-        pipeline = StepPipeline(step_runner, 2 if config.async_scheduling else 1, config.step_timeout)
-        self._open_core: _Core | None = _Core(loaded, pipeline, TokenBytes(loaded.tokenizer.raw))
-        self._drafter = drafter
+        token_bytes = TokenBytes(loaded.tokenizer.raw)
+        speculates = drafter is not None
+        self._scheduler_config = scheduler_config(
+            config, loaded.capacity, loaded.config, speculates=speculates
+        )
         self._step_cost: DraftBudget | None = None
-        if config.measure_step_cost and drafter is not None:
-            settings = self._scheduler_config()
-            self._step_cost = measured_draft_budget(loaded, step_runner, settings, config)
+        self._learns_cost = True
+        if config.measure_step_cost and speculates:
+            self._step_cost = measured_draft_budget(loaded, step_runner, self._scheduler_config, config)
         self._scheduler = self._new_scheduler()
         self._requests: dict[str, Request] = {}
         self._sequences: dict[int, RequestSequence] = {}
@@ -115,6 +116,9 @@ class LLMEngine:
         self._counters = EngineCounters()
         self._next_seq_id = 0
         self._num_unseeded = 0
+        # Last: it may start a thread, which only close() ends.
+        pipeline = StepPipeline(step_runner, 2 if config.async_scheduling else 1, config.step_timeout)
+        self._open_core: _Core | None = _Core(loaded, pipeline, token_bytes)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -200,8 +204,8 @@ class LLMEngine:
     def step(self) -> list[RequestOutput]:
         """Run one step and return what it adds, with the ends of requests aborted since the last step.
 
-        An exception in the computation ends the requests of that step with "error"; a step that takes longer than
-        ``step_timeout`` ends all of them so.
+        An exception in the computation ends the requests of that step with "error"; with ``async_scheduling``, a step
+        that takes longer than ``step_timeout`` ends all of them so.
         """
         self._ready()
         try:
@@ -220,13 +224,15 @@ class LLMEngine:
         core = self._ready()
         return bool(self._requests or self._outputs or core.pipeline)
 
-    def set_step_cost(self, cost: DraftBudget | None) -> None:
+    def set_step_cost(self, cost: DraftBudget | None, *, learn: bool = True) -> None:
         """Verify as many drafts a step as pay by this cost; None: all of them. It changes time only.
 
-        The engine goes on learning from what steps take: ``cost`` is its own from now on.
+        Args:
+            cost: the engine's own from now on.
+            learn: correct it by what steps take.
         """
         self._ready()
-        self._step_cost = cost
+        self._step_cost, self._learns_cost = cost, learn
         self._scheduler.set_step_cost(cost)
 
     def stats(self) -> EngineStats:
@@ -305,13 +311,9 @@ class LLMEngine:
         self._counters.requests_aborted += len(requests)
 
     def _new_scheduler(self) -> Scheduler:
-        scheduler = Scheduler(self._scheduler_config())
+        scheduler = Scheduler(self._scheduler_config)
         scheduler.set_step_cost(self._step_cost)
         return scheduler
-
-    def _scheduler_config(self) -> SchedulerConfig:
-        speculates = self._drafter is not None
-        return scheduler_config(self.config, self.capacity, self.model_config, speculates=speculates)
 
     def _drop_steps(self) -> None:
         """Forget what is planned and computed: a new scheduler knows of no sequence."""
@@ -333,9 +335,8 @@ class LLMEngine:
         except StepTimeoutError as error:
             self._lose_steps(error)
             return
-        if (
-            scheduler is not self._scheduler
-        ):  # abort_all came in between: the plans and their sequences are gone
+        if scheduler is not self._scheduler:
+            # abort_all came in between: the plans and their sequences are gone.
             pipeline.clear()
             return
         if step is None:
@@ -395,7 +396,7 @@ class LLMEngine:
     def _learn_cost(self, step: CompletedStep) -> None:
         """Correct the cost of steps by one of decodes alone, which is what the cost is about."""
         plan, cost = step.plan, self._step_cost
-        if cost is None or plan.num_rows == 0 or not plan.decodes.all():
+        if cost is None or not self._learns_cost or plan.num_rows == 0 or not plan.decodes.all():
             return
         cost.observe(
             num_seqs=plan.num_seqs,

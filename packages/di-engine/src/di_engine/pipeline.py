@@ -13,43 +13,21 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
+from functools import partial
+from itertools import compress
 
 import numpy as np
 from di_scheduler import StepPlan
-from numpy.typing import NDArray
 from torch import Tensor
 
 from di_engine.device import CallingThread, Device, DeviceThread
 from di_engine.errors import StepTimeoutError
 from di_engine.request import RequestSequence
-from di_engine.runner import StepResult, StepRunner
+from di_engine.runner import StepOffer, StepResult, StepRunner
 
-
-@dataclass(frozen=True, eq=False)
-class StepOffer:
-    """What a step offers the scheduler: arguments of ``StepPlan.resolve`` (without ``failed``) and of
-    ``Scheduler.commit``, over the sampling sequences of the step."""
-
-    tokens: NDArray[np.int32]
-    counts: NDArray[np.int32]
-    failed: NDArray[np.bool_]
-    drafts: NDArray[np.int32] | None
-    confidences: NDArray[np.float32] | None
-
-    @classmethod
-    def of(cls, result: StepResult | Exception, count: int) -> StepOffer:
-        """The arrays of a result for ``count`` sequences: of a step that was not computed, no token for any of them."""
-        if isinstance(result, Exception):
-            nothing = np.empty(0, np.int32), np.zeros(count, np.int32), np.ones(count, np.bool_)
-            return cls(*nothing, None, None)
-        sampled, proposal = result.sampled, result.proposal
-        return cls(
-            tokens=np.array([token for each in sampled for token in each.token_ids], dtype=np.int32),
-            counts=np.array([len(each.token_ids) for each in sampled], dtype=np.int32),
-            failed=np.array([each.error is not None for each in sampled], dtype=np.bool_),
-            drafts=None if proposal is None else proposal.tokens,
-            confidences=None if proposal is None else proposal.confidences,
-        )
+_Rows = tuple[StepPlan, Sequence[RequestSequence], Tensor | Exception | None, float]
+"""A step between its two tasks: the plan with every row known, its sequences, the hidden rows (None without rows, or
+what was raised), and the milliseconds that it took."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,16 +46,6 @@ class CompletedStep:
     sample_ms: float
 
 
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """A step between its two tasks."""
-
-    plan: StepPlan
-    sequences: Sequence[RequestSequence]
-    hidden: Tensor | Exception | None
-    forward_ms: float = 0.0
-
-
 @dataclass(eq=False)
 class _Flight:
     rows: Future[_Rows]
@@ -90,7 +58,7 @@ class StepPipeline:
     Args:
         runner: computes steps.
         depth: 1 or 2.
-        timeout: seconds that any step may take.
+        timeout: seconds to wait for a step. In the calling thread there is nothing to wait for.
     """
 
     def __init__(self, runner: StepRunner, depth: int, timeout: float) -> None:
@@ -106,7 +74,7 @@ class StepPipeline:
     def submit(self, plan: StepPlan, sequences: Sequence[RequestSequence]) -> None:
         """Queue the rows of a plan behind the steps that are there."""
         before = self._flights[-1].completed if self._flights else None
-        flight = _Flight(self._device.submit(_forward, self._runner, plan, sequences, before))
+        flight = _Flight(self._device.submit(partial(_forward, self._runner, plan, sequences, before)))
         self._flights.append(flight)
         if len(self._flights) == 1:
             self._permit(flight)
@@ -125,9 +93,10 @@ class StepPipeline:
         except CancelledError:
             return None
         except TimeoutError:
-            if completed.done():  # the task's own
-                raise
-            raise StepTimeoutError("a step", self._timeout) from None
+            if not completed.done():
+                raise StepTimeoutError("a step", self._timeout) from None
+        # It ended just as the wait did, or the error is its own.
+        return None if completed.cancelled() else completed.result()
 
     def release(self) -> None:
         """The oldest step is committed: the next may sample."""
@@ -149,7 +118,7 @@ class StepPipeline:
         self._device.close(self._timeout)
 
     def _permit(self, flight: _Flight) -> None:
-        flight.completed = self._device.submit(_sample, self._runner, flight.rows)
+        flight.completed = self._device.submit(partial(_sample, self._runner, flight.rows))
 
 
 def _forward(
@@ -162,31 +131,31 @@ def _forward(
     if before is not None:
         offer = before.result(timeout=0).offer  # its tasks were queued before this one
         resolved = plan.resolve(offer.tokens, offer.counts, offer.drafts, offer.confidences)
-        by_id = dict(zip(plan.seq_ids.tolist(), sequences, strict=True))
-        plan, sequences = resolved, [by_id[seq_id] for seq_id in resolved.seq_ids.tolist()]
-    if plan.num_rows == 0:
-        return _Rows(plan, sequences, None)
+        if resolved.num_seqs < plan.num_seqs:  # some were dropped; the others keep their order
+            sequences = tuple(compress(sequences, np.isin(plan.seq_ids, resolved.seq_ids)))
+        plan = resolved
     begin = time.perf_counter()
+    hidden: Tensor | Exception | None = None
     try:
-        hidden = runner.forward(plan, sequences)
+        runner.copy(plan)
+        if plan.num_rows > 0:
+            hidden = runner.forward(plan, sequences)
     except Exception as error:  # the step's sequences pay for it, the engine goes on
-        return _Rows(plan, sequences, error)
-    return _Rows(plan, sequences, hidden, 1e3 * (time.perf_counter() - begin))
+        hidden = error
+    return plan, sequences, hidden, 1e3 * (time.perf_counter() - begin)
 
 
-def _sample(runner: StepRunner, future: Future[_Rows]) -> CompletedStep:
+def _sample(runner: StepRunner, rows: Future[_Rows]) -> CompletedStep:
     """Second task: tokens and drafts from the rows."""
-    rows, begin = future.result(timeout=0), time.perf_counter()
-    result: StepResult | Exception
-    if isinstance(rows.hidden, Exception):
-        result = rows.hidden
-    elif rows.hidden is None:
-        result = StepResult(())
-    else:
+    plan, sequences, hidden, forward_ms = rows.result(timeout=0)
+    begin = time.perf_counter()
+    result: StepResult | Exception = StepResult(())
+    if isinstance(hidden, Exception):
+        result = hidden
+    elif hidden is not None:
         try:
-            result = runner.sample(rows.plan, rows.sequences, rows.hidden)
+            result = runner.sample(plan, sequences, hidden)
         except Exception as error:
             result = error
-    offer = StepOffer.of(result, len(rows.plan.sampling))
-    sample_ms = 1e3 * (time.perf_counter() - begin)
-    return CompletedStep(rows.plan, rows.sequences, result, offer, rows.forward_ms, sample_ms)
+    offer = StepOffer.nothing(len(plan.sampling)) if isinstance(result, Exception) else result.offer()
+    return CompletedStep(plan, sequences, result, offer, forward_ms, 1e3 * (time.perf_counter() - begin))

@@ -48,9 +48,11 @@ class RequestOptions:
 
     def __post_init__(self) -> None:
         try:
-            _ = self.for_scheduler
+            checked = self.for_scheduler
         except ConfigError as error:
             raise RequestError("options", str(error)) from error
+        for name in ("priority", "user", "weight", "deadline"):
+            object.__setattr__(self, name, getattr(checked, name))
 
     @property
     def for_scheduler(self) -> SequenceOptions:
@@ -93,9 +95,8 @@ class RequestSequence:
     @property
     def missing_prompt_logprobs(self) -> range:
         """Positions whose rows of logits the prompt's log-probabilities still need, in order."""
-        collected = (
-            self.prompt_logprobs
-        )  # read once: an abort may end the wait for them while a step is computed
+        # Read once: an abort may end the wait for them while a step is computed.
+        collected = self.prompt_logprobs
         if collected is None:
             return range(0)
         return range(len(collected), len(self.request.prompt_ids) - 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -33,6 +34,23 @@ LOGITS_TILE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, eq=False)
+class StepOffer:
+    """What a step offers the scheduler: arguments of ``StepPlan.resolve`` (without ``failed``) and of
+    ``Scheduler.commit``, over the sampling sequences of the step."""
+
+    tokens: NDArray[np.int32]
+    counts: NDArray[np.int32]
+    failed: NDArray[np.bool_]
+    drafts: NDArray[np.int32] | None = None
+    confidences: NDArray[np.float32] | None = None
+
+    @classmethod
+    def nothing(cls, count: int) -> StepOffer:
+        """Of a step that was not computed: no token for any of its ``count`` sampling sequences."""
+        return cls(np.empty(0, np.int32), np.zeros(count, np.int32), np.ones(count, np.bool_))
+
+
+@dataclass(frozen=True, eq=False)
 class StepResult:
     """What a step computed.
 
@@ -47,12 +65,26 @@ class StepResult:
     prompt_logprobs: Mapping[int, Sequence[TokenLogprobs]] = field(default_factory=dict)
     not_finite: Mapping[int, str] = field(default_factory=dict)
 
+    def offer(self) -> StepOffer:
+        """The tokens and drafts as arrays."""
+        count, proposal = len(self.sampled), self.proposal
+        return StepOffer(
+            tokens=np.fromiter(chain.from_iterable(each.token_ids for each in self.sampled), np.int32),
+            counts=np.fromiter((len(each.token_ids) for each in self.sampled), np.int32, count),
+            failed=np.fromiter((each.error is not None for each in self.sampled), np.bool_, count),
+            drafts=None if proposal is None else proposal.tokens,
+            confidences=None if proposal is None else proposal.confidences,
+        )
+
 
 class StepRunner(Protocol):
     """Computes a step in two halves. The first needs the tokens of the step before, the second also their commit.
 
     ``sequences`` are those of the plan, in its order. They are read, not changed.
     """
+
+    def copy(self, plan: StepPlan) -> None:
+        """Make the plan's copies, before its rows are computed, and also when it has no rows."""
 
     def forward(self, plan: StepPlan, sequences: Sequence[RequestSequence]) -> Tensor:
         """The hidden rows ``[rows, hidden]`` of a plan, whose keys and state are in the cache afterwards."""
@@ -85,22 +117,20 @@ class ModelRunner:
         self._tile_rows = max(1, logits_tile_bytes // (4 * loaded.config.text.vocab_size))
 
     @torch.inference_mode()
-    def forward(self, plan: StepPlan, sequences: Sequence[RequestSequence]) -> Tensor:
-        """Make the plan's copies and compute its rows."""
+    def copy(self, plan: StepPlan) -> None:
+        """Copy blocks and state slots in the cache."""
         self.cache.copy_blocks(plan.copy_blocks.tolist())
         self.cache.copy_slots(plan.copy_slots.tolist())
+
+    @torch.inference_mode()
+    def forward(self, plan: StepPlan, sequences: Sequence[RequestSequence]) -> Tensor:
+        """Compute the plan's rows."""
         return self._model.forward(self._batch(plan), self.cache).hidden
 
     @torch.inference_mode()
     def sample(self, plan: StepPlan, sequences: Sequence[RequestSequence], hidden: Tensor) -> StepResult:
         """Draw tokens where the plan asks for them, propose drafts, and describe prompt tokens that are due."""
-        entries: dict[int, Sequence[TokenLogprobs]] = {}
-        not_finite: dict[int, str] = {}
-        for index, sequence in enumerate(sequences):
-            try:
-                entries[index] = self._prompt_logprobs(plan, index, sequence, hidden)
-            except NonFiniteLogitsError as error:
-                not_finite[index] = str(error)
+        entries, not_finite = self._describe_prompts(plan, sequences, hidden)
         sampled = self._sample(plan, sequences, hidden)
         proposal = None if self._drafter is None else self._propose(self._drafter, plan, sequences, sampled)
         return StepResult(sampled, proposal, entries, not_finite)
@@ -120,20 +150,21 @@ class ModelRunner:
         self, plan: StepPlan, sequences: Sequence[RequestSequence], hidden: Tensor
     ) -> tuple[SampledTokens, ...]:
         """Tokens of each sampling sequence: of a decode from all of its rows, of a prompt from the last one."""
-        counts = np.where(plan.decodes, plan.q_len, 1)[plan.sampling]
-        firsts = plan.row_start[plan.sampling + 1] - counts
+        sampling, token_ids, positions = plan.sampling, plan.token_ids, plan.positions
+        counts = np.where(plan.decodes, plan.q_len, 1)[sampling]
+        firsts = plan.row_start[sampling + 1] - counts
         sampled: list[SampledTokens] = []
         for part in _parts(counts, self._tile_rows):
             row_start = np.concatenate([[0], np.cumsum(counts[part])])
             rows = np.repeat(firsts[part] - row_start[:-1], counts[part]) + np.arange(row_start[-1])
-            drafts = plan.token_ids[np.minimum(rows + 1, plan.num_rows - 1)]
+            drafts = token_ids[np.minimum(rows + 1, len(token_ids) - 1)]
             drafts[row_start[1:] - 1] = -1
             sampled += verify_coupled(
                 self._sampler,
                 self._logits(hidden, rows),
-                [sequences[index].sampling for index in plan.sampling[part]],
+                [sequences[index].sampling for index in sampling[part].tolist()],
                 row_start,
-                plan.positions[firsts[part]] + 1,
+                positions[firsts[part]] + 1,
                 drafts,
             )
         return tuple(sampled)
@@ -150,10 +181,11 @@ class ModelRunner:
         going = np.array([i for i, each in enumerate(sampled) if each.error is None], dtype=np.int64)
         indices = plan.sampling[going]
         new_tokens = [sampled[i].token_ids for i in going]
-        firsts = np.where(plan.decodes, plan.q_start, plan.q_start + plan.q_len - 1)[indices]
+        q_start = plan.q_start
+        firsts = np.where(plan.decodes, q_start, q_start + plan.q_len - 1)[indices]
         proposal = drafter.propose(
             DraftContext(
-                states=[sequences[index].sampling for index in indices],
+                states=[sequences[index].sampling for index in indices.tolist()],
                 new_tokens=new_tokens,
                 positions=firsts + np.array([len(tokens) for tokens in new_tokens], dtype=np.int32),
                 slots=plan.slots[indices],
@@ -169,17 +201,34 @@ class ModelRunner:
         confidences[going, : proposal.confidences.shape[1]] = proposal.confidences
         return Proposal(tokens, confidences)
 
+    def _describe_prompts(
+        self, plan: StepPlan, sequences: Sequence[RequestSequence], hidden: Tensor
+    ) -> tuple[dict[int, list[TokenLogprobs]], dict[int, str]]:
+        """What ``StepResult.prompt_logprobs`` and ``StepResult.not_finite`` hold."""
+        entries: dict[int, list[TokenLogprobs]] = {}
+        not_finite: dict[int, str] = {}
+        waiting = [index for index, each in enumerate(sequences) if each.prompt_logprobs is not None]
+        if not waiting:  # nearly always, and each array of a plan is made when it is asked for
+            return entries, not_finite
+        q_start, row_start = plan.q_start.tolist(), plan.row_start.tolist()
+        for index in waiting:
+            rows = range(row_start[index], row_start[index + 1])
+            try:
+                entries[index] = self._prompt_logprobs(sequences[index], q_start[index], rows, hidden)
+            except NonFiniteLogitsError as error:
+                not_finite[index] = str(error)
+        return entries, not_finite
+
     def _prompt_logprobs(
-        self, plan: StepPlan, index: int, sequence: RequestSequence, hidden: Tensor
+        self, sequence: RequestSequence, start: int, step_rows: range, hidden: Tensor
     ) -> list[TokenLogprobs]:
-        """Entries of the prompt tokens behind those rows of this step that are still missing.
+        """Entries of the prompt tokens behind those rows of a step, from position ``start``, that are still missing.
 
         After a preemption the rows of a prompt come by again; what is known already is not computed twice.
         """
-        start, length = int(plan.q_start[index]), int(plan.q_len[index])
         missing = sequence.missing_prompt_logprobs
-        positions = np.arange(max(start, missing.start), min(start + length, missing.stop))
-        rows = positions - start + plan.row_start[index]
+        positions = np.arange(max(start, missing.start), min(start + len(step_rows), missing.stop))
+        rows = positions - start + step_rows.start
         labels = sequence.request.prompt_ids
         top = sequence.request.params.prompt_logprobs or 0
         entries: list[TokenLogprobs] = []

@@ -1,4 +1,10 @@
-"""What a step of decodes costs on this machine, measured at start: by it the scheduler decides how many drafts pay."""
+"""What rows cost on this machine, measured at start: by it the scheduler decides how many drafts pay.
+
+The steps that are timed stand for steps of decodes without being some: they are forward passes, without sampling, of
+short prompts, each of as many rows as a decode with all of its drafts has, over an empty context. A decode reads a long
+context as well, which costs time by the sequence. What the engine learns from its steps corrects the curve by the row,
+so with long contexts drafts look dearer than they are.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +33,7 @@ def measured_draft_budget(
     scheduler: SchedulerConfig,
     config: EngineConfig,
 ) -> DraftBudget:
-    """The budget by a curve of the runner's forward pass, from 1 row to as many as a step of decodes can have.
+    """The budget by a curve of the runner's forward pass, from 1 row to as many as a step of decodes has at most.
 
     Nothing else may use the runner meanwhile: blocks and slots are written to.
 
@@ -56,12 +62,14 @@ def ladder(most: int) -> tuple[int, ...]:
 
 
 def curve_key(loaded: LoadedModel, config: EngineConfig, sizes: tuple[int, ...]) -> CurveKey:
-    """What a curve depends on: the machine and its threads, the software, the model and its numerics."""
+    """What a curve depends on: the machine and its threads, the software, the model, its numerics, and what decides how
+    rows are spread over sequences and blocks."""
     model = hashlib.sha256(repr(loaded.config).encode()).hexdigest()
+    spread = f"{config.max_draft_tokens} drafts, blocks of {config.block_size}"
     return CurveKey(
         device=f"cpu {platform.machine()} {_processor()}, {num_threads()} threads",
         software=tuple((each.name, each.version or "none") for each in installed_versions()),
-        model=f"{model} {config.numerics.name} {type(loaded.model).__name__}",
+        model=f"{model} {config.numerics.name} {type(loaded.model).__name__}, {spread}",
         sizes=sizes,
         stepped=False,
     )
@@ -83,7 +91,8 @@ class _Measurement:
     def __init__(self, runner: StepRunner, scheduler: SchedulerConfig) -> None:
         self._runner = runner
         self._config = replace(scheduler, max_chunk_tokens=None, max_steps_in_flight=1, watermark=0.0)
-        self._rows_each = min(1 + scheduler.max_draft_tokens, scheduler.max_model_len - 1)
+        longest = min(scheduler.max_model_len, (scheduler.num_blocks - 1) * scheduler.block_size)
+        self._rows_each = min(1 + scheduler.max_draft_tokens, longest - 1)  # a token is left to generate
         blocks_each = -(-self._rows_each // scheduler.block_size)
         # A sequence is admitted while one more block is free for each that runs.
         room = max(1, (scheduler.num_blocks - 1) // (blocks_each + 1))
@@ -91,16 +100,14 @@ class _Measurement:
 
     @property
     def most_rows(self) -> int:
-        """Rows of the largest step of decodes that the pool and the step's budget allow."""
+        """Rows of the largest step that the pool and the step's budget allow."""
         return min(self._config.max_num_batched_tokens, self._most_seqs * self._rows_each)
 
     def run(self, rows: int) -> None:
-        """One forward pass of ``rows`` rows, spread over as many sequences as a step of decodes would have."""
+        """One forward pass of ``rows`` rows, spread over as many prompts as can be."""
         count = min(rows, self._most_seqs)
         scheduler = Scheduler(self._config)
         for seq_id in range(count):
             length = rows // count + (seq_id < rows % count)
             scheduler.add(seq_id, np.zeros(length, dtype=np.int32), SequenceLimits(max_tokens=1))
-        plan = scheduler.plan()
-        assert plan.num_rows == rows
-        self._runner.forward(plan, ())
+        self._runner.forward(scheduler.plan(), ())

@@ -13,7 +13,7 @@ from di_spec.detokenizer import IncrementalDetokenizer, TokenBytes, UnsupportedT
 from di_spec.drafting import DraftContext, Drafter, Proposal
 from di_spec.logprobs import NonFiniteLogitsError, TokenLogprobs, prompt_logprobs, token_logprobs
 from di_spec.params import InvalidParameterError, SamplingParams, child_seed
-from di_spec.sampler import Sampler, SamplerOutput, SamplerStats
+from di_spec.sampler import Sampler, SamplerOutput
 from di_spec.state import SamplingState
 from di_spec.stops import StopMatcher
 from di_spec.verify import SampledTokens, verify_coupled
@@ -34,7 +34,6 @@ __all__ = [
     "SampledTokens",
     "Sampler",
     "SamplerOutput",
-    "SamplerStats",
     "SamplingParams",
     "SamplingState",
     "StopMatcher",

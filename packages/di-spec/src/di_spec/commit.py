@@ -105,7 +105,6 @@ class RequestDelta:
     usage: counts of the whole request so far.
     finish_reason: NONE while the request runs.
     stop_reason: the stop string, or the id of the stop token, that ended it.
-    finish_sequence: the end was decided here, and the scheduler must be told to finish the sequence.
     error: what went wrong, as given to ``close``.
     """
 
@@ -115,7 +114,6 @@ class RequestDelta:
     usage: Usage
     finish_reason: FinishReason = FinishReason.NONE
     stop_reason: str | int | None = None
-    finish_sequence: bool = False
     error: str | None = None
 
 
@@ -218,24 +216,20 @@ class RequestOutputState:
     def _close_step(
         self, pieces: list[str], kept_ids: list[int], entries: list[LogprobEntry] | None, finish: FinishReason
     ) -> RequestDelta:
-        decided_here = self._matcher.matched is not None
-        if decided_here:
+        if self._matcher.matched is not None:
             self.finish_reason, self.stop_reason = FinishReason.STOP_STRING, self._matcher.matched
         elif finish is not FinishReason.NONE:
             self.finish_reason = finish
             if finish is FinishReason.STOP_TOKEN and kept_ids:
                 self.stop_reason = kept_ids[-1]
             pieces.append(self._flush())
-        return self._delta(
-            pieces, kept_ids, entries, finish_sequence=decided_here and finish is FinishReason.NONE
-        )
+        return self._delta(pieces, kept_ids, entries)
 
     def _delta(
         self,
         pieces: list[str],
         kept_ids: list[int],
         entries: list[LogprobEntry] | None,
-        finish_sequence: bool = False,
         error: str | None = None,
     ) -> RequestDelta:
         text = "".join(pieces)
@@ -250,7 +244,6 @@ class RequestOutputState:
             self.usage,
             self.finish_reason,
             self.stop_reason,
-            finish_sequence,
             error,
         )
 

@@ -46,25 +46,8 @@ class SamplerOutput:
         return self.token_ids < 0
 
 
-@dataclass(frozen=True)
-class SamplerStats:
-    """Rows handled since the start, and rows that failed by cause."""
-
-    rows: int = 0
-    not_finite: int = 0
-    nothing_to_draw: int = 0
-
-
 class Sampler:
-    """Samples for all requests of an engine. Between steps it keeps counters only."""
-
-    def __init__(self) -> None:
-        self._stats = SamplerStats()
-
-    @property
-    def stats(self) -> SamplerStats:
-        """Counters since the start."""
-        return self._stats
+    """Samples for all requests of an engine. It keeps nothing between steps."""
 
     def sample(
         self, logits: Tensor, states: Sequence[SamplingState], positions: Sequence[int]
@@ -87,7 +70,6 @@ class Sampler:
         finite = ops.all_finite(logits).cpu().numpy()
         tokens = self._choose(logits, states, positions)
         tokens[~finite] = -1
-        self._count(finite, tokens)
         errors = tuple(
             None if token >= 0 else (NOTHING_TO_DRAW if row_finite else NOT_FINITE)
             for token, row_finite in zip(tokens, finite, strict=True)
@@ -103,7 +85,7 @@ class Sampler:
         for rows, edit in ((plain, False), (edited, True)):
             if not rows:
                 continue
-            part = _select(logits, rows, copy=edit)
+            part = select_rows(logits, rows, copy=edit)
             members = [states[row] for row in rows]
             if edit:
                 _edit(part, members)
@@ -113,19 +95,12 @@ class Sampler:
                 tokens[row] = state.forced_token
         return tokens
 
-    def _count(self, finite: NDArray[np.bool_], tokens: NDArray[np.int32]) -> None:
-        not_finite = int(np.count_nonzero(~finite))
-        self._stats = SamplerStats(
-            self._stats.rows + len(tokens),
-            self._stats.not_finite + not_finite,
-            self._stats.nothing_to_draw + int(np.count_nonzero(tokens < 0)) - not_finite,
-        )
 
-
-def _select(logits: Tensor, rows: list[int], copy: bool) -> Tensor:
+def select_rows(logits: Tensor, rows: Sequence[int], *, copy: bool = False) -> Tensor:
+    """Rows of logits, in ascending order; with all of them, the tensor itself unless ``copy``."""
     if len(rows) == logits.shape[0] and not copy:
         return logits
-    return logits.index_select(0, torch.tensor(rows, device=logits.device))
+    return logits.index_select(0, torch.tensor(rows, dtype=torch.int64, device=logits.device))
 
 
 def _draw(logits: Tensor, states: Sequence[SamplingState], positions: Sequence[int]) -> NDArray[np.int32]:
@@ -194,7 +169,7 @@ def _logprobs(
     }
     if wanted:
         rows = list(wanted)
-        part = _select(logits, rows, copy=False)
+        part = select_rows(logits, rows)
         entries = token_logprobs(part, [int(tokens[row]) for row in rows], list(wanted.values()))
         for row, entry in zip(rows, entries, strict=True):
             result[row] = entry

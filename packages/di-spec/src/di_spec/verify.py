@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from di_spec.logprobs import TokenLogprobs
-from di_spec.sampler import Sampler
+from di_spec.sampler import Sampler, select_rows
 from di_spec.state import SamplingState
 
 
@@ -75,7 +74,9 @@ def verify_coupled(
     while len(going):
         rows = row_start[going] + counts[going]
         produced = positions[going] + counts[going]
-        output = sampler.sample(_select(logits, rows), [ahead[i] for i in going], produced.tolist())
+        output = sampler.sample(
+            select_rows(logits, rows.tolist()), [ahead[i] for i in going], produced.tolist()
+        )
         tokens[rows] = output.token_ids
         for k in range(len(rows)):
             logprobs[rows[k]] = output.logprobs[k]
@@ -99,12 +100,6 @@ def _sampled(
     return SampledTokens(
         tuple(tokens[start : start + count].tolist()), tuple(logprobs[start : start + count])
     )
-
-
-def _select(logits: Tensor, rows: NDArray[np.integer]) -> Tensor:
-    if len(rows) == logits.shape[0]:  # first rows of sequences without drafts: all of them, in order
-        return logits
-    return logits.index_select(0, torch.tensor(rows, dtype=torch.int64, device=logits.device))
 
 
 def _check(

@@ -76,21 +76,22 @@ class Coverage:
     def plus(self, case: Case, stats: EngineStats) -> Coverage:
         """With one more case."""
         scheduler = stats.scheduler
-        return Coverage(
-            self.requests + len(case.arrivals),
-            self.steps + scheduler.steps,
-            self.preemptions + scheduler.preemptions,
-            self.chunks + scheduler.chunks,
-            self.mixed_steps + scheduler.mixed_steps,
-            self.aborts + scheduler.aborts,
-            self.threaded_cases + (case.num_threads > 1),
-            self.priority_cases + (len({arrival.priority for arrival in case.arrivals}) > 1),
-            self.overlapped_steps + stats.counters.overlapped_steps,
-            self.preemptions_in_flight + scheduler.preemptions_in_flight,
-            self.drafts_planned + scheduler.drafts_planned,
-            self.drafts_accepted + scheduler.drafts_accepted,
-            self.priced_cases + (case.priced and scheduler.drafts_planned > 0),
+        more = Coverage(
+            requests=len(case.arrivals),
+            steps=scheduler.steps,
+            preemptions=scheduler.preemptions,
+            chunks=scheduler.chunks,
+            mixed_steps=scheduler.mixed_steps,
+            aborts=scheduler.aborts,
+            threaded_cases=case.num_threads > 1,
+            priority_cases=len({arrival.priority for arrival in case.arrivals}) > 1,
+            overlapped_steps=stats.counters.overlapped_steps,
+            preemptions_in_flight=scheduler.preemptions_in_flight,
+            drafts_planned=scheduler.drafts_planned,
+            drafts_accepted=scheduler.drafts_accepted,
+            priced_cases=case.priced and scheduler.drafts_planned > 0,
         )
+        return Coverage(**{name: count + getattr(more, name) for name, count in asdict(self).items()})
 
     @property
     def absent(self) -> tuple[str, ...]:
@@ -111,14 +112,6 @@ class EqualityReport:
     def passed(self) -> bool:
         """No difference, and every kind of disturbance occurred."""
         return self.difference is None and not self.coverage.absent
-
-
-class _FixedBudget(DraftBudget):
-    """One that learns nothing from what steps take here, so that a case runs the same way again."""
-
-    def observe(self, *, num_seqs: int, rows: int, forward_ms: float, sampler_ms: float) -> bool:
-        """Leave the cost as it is."""
-        return False
 
 
 class EqualityCheck:
@@ -161,7 +154,8 @@ class EqualityCheck:
     def _run(self, case: Case) -> tuple[Difference | None, EngineStats]:
         baselines = [self._baseline(arrival.request) for arrival in case.arrivals]
         with self._engine(_settings(self._base, case), self._drafter(case, baselines)) as engine:
-            engine.set_step_cost(_FixedBudget(STEP_COST) if case.priced else None)
+            # Learning from what steps take here, a case would not run the same way again.
+            engine.set_step_cost(DraftBudget(STEP_COST) if case.priced else None, learn=False)
             set_num_threads(case.num_threads, work_per_thread=WORK_PER_THREAD)
             outcomes = _drive(engine, case)
             stats = engine.stats()
