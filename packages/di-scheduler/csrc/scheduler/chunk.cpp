@@ -6,7 +6,7 @@ namespace di::scheduler {
 
 namespace {
 
-// The image that positions `before` and `before + 1` both belong to, else null.
+// The image that positions `end - 1` and `end` both belong to, else null.
 const ImageSpan* image_across(const Sequence& sequence, std::int32_t end) {
   const auto& images = sequence.options().images;
   auto after =

@@ -17,7 +17,7 @@ struct Counters {
   std::int64_t drafts_accepted = 0;
   std::int64_t tokens_committed = 0;
 
-  // From add() to the first rows, in steps and on the caller's clock.
+  // Steps from add() to the first rows, and time from arrival to them.
   std::int64_t num_first_scheduled = 0;
   std::int64_t steps_waited_sum = 0, steps_waited_max = 0;
   double wait_sum = 0.0, wait_max = 0.0;
