@@ -20,7 +20,7 @@ def _property(name: str) -> str:
     return f"tests/test_properties.py::test_property[{name}]"
 
 
-MODEL = "tests/test_against_model.py::test_long_histories_under_pressure[StepPolicy.MIXED-EngineKind.NORMAL]"
+MODEL = "tests/test_against_model.py::test_long_histories_under_pressure[MIXED-NORMAL]"
 _POOL_TESTS = "tests/test_block_pool.py"
 _ALIKE = "tests/test_transparency.py::test_outputs_do_not_depend_on_the_schedule"
 _ASYNC = "tests/test_transparency.py::test_asynchronous_steps_change_nothing"
@@ -98,7 +98,7 @@ MUTATIONS = [
     Mutation(
         13,
         _SCHEDULER,
-        "if (!piece.decode) piece.sequence->set_computed(piece.q_start + piece.q_len);",
+        "if (!piece.decode) sequence->set_computed(piece.q_start + piece.q_len);",
         "",
         _property("13 chunk coverage"),
     ),
@@ -170,8 +170,8 @@ MUTATIONS = [
     Mutation(
         22,
         _SCHEDULER,
-        "lifecycle_.end(sequence, committed.finish);\n  } else",
-        "lifecycle_.end(sequence, FinishReason::kLength);\n  } else",
+        "lifecycle_.end(sequence, committed.finish);",
+        "lifecycle_.end(sequence, FinishReason::kLength);\n    committed.finish = FinishReason::kLength;",
         _property("22, 23 outputs and stop rules"),
     ),
     Mutation(
@@ -219,8 +219,8 @@ MUTATIONS = [
     Mutation(
         27,
         _SCHEDULER,
-        "sequence->set_computed(piece.q_start + committed.num_tokens);",
-        "sequence->set_computed(piece.q_start + piece.q_len);",
+        "sequence.set_computed(piece.q_start + committed.num_tokens);",
+        "sequence.set_computed(piece.q_start + piece.q_len);",
         _property("27 progress"),
     ),
     Mutation(
@@ -281,8 +281,9 @@ MUTATIONS = [
     Mutation(
         41,
         _SCHEDULER,
-        "failed ? Committed{0, FinishReason::kError} :",
-        "outcome.counts.size() > 1 && index == 0 && tokens.empty() ? Committed{0, FinishReason::kError} :",
+        "if (failed) return {0, FinishReason::kError};",
+        "static bool spreads = false;\n  spreads = spreads || failed;\n"
+        "  if (spreads) return {0, FinishReason::kError};",
         _property("41 failures"),
     ),
     Mutation(
@@ -310,7 +311,7 @@ MUTATIONS = [
         45,
         _LIFECYCLE,
         "  ++num_preemptions_;",
-        "  if (!victim->marked) ++num_preemptions_;",
+        "  if (sequence.num_preemptions() == 0) ++num_preemptions_;",
         _property("45 accounting"),
     ),
 ]

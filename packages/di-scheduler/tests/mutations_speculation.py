@@ -137,8 +137,8 @@ MUTATIONS = [
     Mutation(  # the sampler's time for any number of sequences is never used
         property=32,
         file=_COST,
-        before="return known == sampler_.end() ? default_sampler_ : known->second;",
-        after="return known == sampler_.end() ? 0.0 : known->second;",
+        before="return known ? sampler_[index] : default_sampler_;",
+        after="return known ? sampler_[index] : 0.0;",
         test=_CORRECTED,
     ),
     Mutation(  # finding 21: a step larger than the curve

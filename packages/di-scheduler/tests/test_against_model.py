@@ -106,8 +106,8 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("kind", EngineKind)
-@pytest.mark.parametrize("policy", StepPolicy)
+@pytest.mark.parametrize("kind", EngineKind, ids=[kind.name for kind in EngineKind])
+@pytest.mark.parametrize("policy", StepPolicy, ids=[policy.name for policy in StepPolicy])
 def test_long_histories_under_pressure(kind: EngineKind, policy: StepPolicy) -> None:
     """More requests than the pool holds at every moment; everything that can happen does, often."""
     totals: Counter[str] = Counter()
