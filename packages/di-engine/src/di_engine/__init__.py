@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
     from di_engine.config import EngineConfig
     from di_engine.engine import LLMEngine
-    from di_engine.errors import EngineClosedError, EngineConfigError, RequestError, StepTimeoutError
+    from di_engine.errors import (
+        EngineBusyError,
+        EngineClosedError,
+        EngineConfigError,
+        ForkedProcessError,
+        RequestError,
+        StepTimeoutError,
+    )
     from di_engine.llm import LLM
     from di_engine.loading import LoadedModel, StepModel, load_model
     from di_engine.outputs import ChoiceResult, RequestOutput, RequestResult
@@ -25,11 +32,13 @@ if TYPE_CHECKING:
 __all__ = [
     "LLM",
     "ChoiceResult",
+    "EngineBusyError",
     "EngineClosedError",
     "EngineConfig",
     "EngineConfigError",
     "EngineCounters",
     "EngineStats",
+    "ForkedProcessError",
     "InvalidParameterError",
     "LLMEngine",
     "LoadedModel",
@@ -60,8 +69,10 @@ _EXPORTS = {
     "di_engine.config": ("EngineConfig",),
     "di_engine.engine": ("LLMEngine",),
     "di_engine.errors": (
+        "EngineBusyError",
         "EngineClosedError",
         "EngineConfigError",
+        "ForkedProcessError",
         "RequestError",
         "StepTimeoutError",
     ),

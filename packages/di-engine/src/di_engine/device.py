@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -10,7 +11,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
-from di_engine.errors import StepTimeoutError
+from di_engine.errors import ForkedProcessError, StepTimeoutError
 
 _T = TypeVar("_T")
 
@@ -55,10 +56,13 @@ class DeviceThread:
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=_work, args=(self._tasks,), name="di-device", daemon=True)
         self._thread.start()
+        self._process = os.getpid()
         atexit.register(self._end, EXIT_SECONDS)
 
     def submit(self, task: Callable[[], _T]) -> Future[_T]:
-        """Queue a task."""
+        """Queue a task. Raises ForkedProcessError in a child of the process that made this."""
+        if os.getpid() != self._process:
+            raise ForkedProcessError
         future: Future[_T] = Future()
         self._tasks.put(partial(_run, task, future))
         return future
@@ -70,6 +74,8 @@ class DeviceThread:
             raise StepTimeoutError("the device thread to end", timeout)
 
     def _end(self, timeout: float) -> bool:
+        if os.getpid() != self._process:
+            return True
         self._tasks.put(None)
         self._thread.join(timeout)
         return not self._thread.is_alive()

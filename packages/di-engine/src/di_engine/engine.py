@@ -36,7 +36,7 @@ from di_spec import (
 
 from di_engine.capacity import Capacity, scheduler_config
 from di_engine.config import EngineConfig
-from di_engine.errors import EngineClosedError, RequestError, StepTimeoutError
+from di_engine.errors import EngineBusyError, EngineClosedError, RequestError, StepTimeoutError
 from di_engine.loading import LoadedModel, load_model
 from di_engine.outputs import RequestOutput, prompt_entries, request_output
 from di_engine.pipeline import CompletedStep, StepPipeline
@@ -113,6 +113,7 @@ class LLMEngine:
         self._sequences: dict[int, RequestSequence] = {}
         self._outputs: list[tuple[int, RequestOutput]] = []  # with the id of the sequence
         self._torn = False  # a call was cut off between changes that belong together
+        self._stepping = False
         self._counters = EngineCounters()
         self._next_seq_id = 0
         self._num_unseeded = 0
@@ -206,15 +207,24 @@ class LLMEngine:
 
         An exception in the computation ends the requests of that step with "error"; with ``async_scheduling``, a step
         that takes longer than ``step_timeout`` ends all of them so.
+
+        Raises:
+            EngineBusyError: another call of this has not returned yet.
+            ForkedProcessError: with ``async_scheduling``, in a forked child.
         """
         self._ready()
+        if self._stepping:
+            raise EngineBusyError
         try:
+            self._stepping = True
             with self._whole():
                 self._advance()
         except BaseException:
             if self._open_core is not None:
                 self.abort_all()
             raise
+        finally:
+            self._stepping = False
         outputs = [output for _, output in self._outputs]
         self._outputs = []
         return outputs

@@ -38,6 +38,20 @@ class EngineClosedError(RuntimeError):
         return "the engine is closed"
 
 
+class EngineBusyError(RuntimeError):
+    """``step()`` was called while another call of it was going on, in another thread or in the drafter."""
+
+    def __str__(self) -> str:
+        return "step() was called while another call of it is going on; allowed: one thread at a time"
+
+
+class ForkedProcessError(RuntimeError):
+    """The device thread was used in a forked child, which has no such thread."""
+
+    def __str__(self) -> str:
+        return "the device thread stayed in the parent of this forked process; make the engine after the fork"
+
+
 class StepTimeoutError(TimeoutError):
     """The device did not deliver within the time allowed."""
 

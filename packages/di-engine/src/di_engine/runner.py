@@ -193,6 +193,7 @@ class ModelRunner:
             ),
             width,
         )
+        _check_proposal(proposal, len(going), width)
         tokens = np.full((len(sampled), width), -1, dtype=np.int32)
         tokens[going, : proposal.tokens.shape[1]] = proposal.tokens
         if proposal.confidences is None:
@@ -240,6 +241,16 @@ class ModelRunner:
 
     def _logits(self, hidden: Tensor, rows: NDArray[np.integer]) -> Tensor:
         return self._model.logits(hidden.index_select(0, torch.tensor(rows, dtype=torch.int64)))
+
+
+def _check_proposal(proposal: object, rows: int, width: int) -> None:
+    if not isinstance(proposal, Proposal):
+        raise TypeError(f"the drafter's proposal: got {type(proposal).__name__}, allowed: Proposal")
+    if len(proposal.tokens) != rows or proposal.tokens.shape[1] > width:
+        allowed = f"{rows} rows of at most max_draft_tokens = {width} tokens"
+        raise ValueError(
+            f"the drafter's proposal: got tokens of shape {proposal.tokens.shape}, allowed: {allowed}"
+        )
 
 
 def _parts(counts: NDArray[np.integer], most: int) -> Iterator[slice]:

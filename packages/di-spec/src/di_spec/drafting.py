@@ -42,11 +42,32 @@ class Proposal:
 
     tokens: int32 ``[n, k]`` that may follow the last token of each; -1 ends a row early.
     confidences: float32 ``[n, k]`` in 0..1, the chance that a draft is right given that those before it are; None: not
-        known.
+        known. NaN and what lies below 0 counts as 0, what lies above 1 as 1.
+
+    Raises:
+        TypeError: an array of another kind.
+        ValueError: arrays of different shapes.
     """
 
     tokens: NDArray[np.int32]
     confidences: NDArray[np.float32] | None = None
+
+    def __post_init__(self) -> None:
+        _check_rows("tokens", self.tokens, np.int32)
+        if self.confidences is None:
+            return
+        _check_rows("confidences", self.confidences, np.float32)
+        if self.confidences.shape != self.tokens.shape:
+            raise ValueError(
+                f"confidences: got shape {self.confidences.shape}, allowed: {self.tokens.shape}, that of tokens"
+            )
+
+
+def _check_rows(name: str, rows: object, dtype: type[np.generic]) -> None:
+    if isinstance(rows, np.ndarray) and rows.ndim == 2 and rows.dtype == dtype:
+        return
+    found = f"{rows.dtype} {rows.shape}" if isinstance(rows, np.ndarray) else type(rows).__name__
+    raise TypeError(f"{name}: got {found}, allowed: a numpy array of {dtype.__name__} with 2 dimensions")
 
 
 class Drafter(Protocol):
