@@ -9,7 +9,7 @@ PACKAGES := di-kernels di-cache di-scheduler di-model di-spec di-engine
 EDITABLE := $(foreach package,$(PACKAGES),-e packages/$(package))
 INPUTS := constraints.txt Makefile $(wildcard packages/*/pyproject.toml packages/*/CMakeLists.txt packages/*/csrc/* packages/*/csrc/*/*)
 BUILD_TOOLS := hatchling scikit-build-core nanobind ninja editables $(if $(shell command -v cmake),,cmake)
-TEST_TOOLS := pytest pytest-timeout hypothesis ruff mypy clang-format
+TEST_TOOLS := pytest pytest-timeout hypothesis matplotlib ruff mypy clang-format
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 .PHONY: setup run test lint sanitize wheels format clean
