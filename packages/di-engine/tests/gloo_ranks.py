@@ -105,13 +105,17 @@ def agree(rank: int, vote: GlooVote) -> dict[str, object]:
     results = [
         vote.minimum([rank, -rank, (rank + i) % 3, 2**63 - 1 - rank, -(2**63) + rank]) for i in range(50)
     ]
-    try:
-        vote.minimum([0] * 33)
-    except ValueError as error:
-        refused = str(error)
-    else:
-        refused = ""
+    refused = [refusal(vote, values) for values in ([0] * 33, [0, 2**63], [0, 1.5])]
     return {"results": results, "refused": refused, "empty": vote.minimum([])}
+
+
+def refusal(vote: GlooVote, values: list[int]) -> str:
+    """Why a vote refuses these values, each rank for itself."""
+    try:
+        vote.minimum(values)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def mismatch(rank: int, vote: GlooVote) -> dict[str, object]:

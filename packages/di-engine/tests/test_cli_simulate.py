@@ -115,6 +115,124 @@ def test_bad_options_are_named(
     assert message in capsys.readouterr().err
 
 
+HUGE = "9" * 401
+"""An integer that no float can hold."""
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "allowed"),
+    [
+        (["--rate", "1e-300"], "rate", "a number from 0.001 to 1000000000"),
+        (["--rate", "1e-18"], "rate", "a number from 0.001 to 1000000000"),
+        (["--rate", "1e300"], "rate", "a number from 0.001 to 1000000000"),
+        (["--rate", "nan"], "rate", "a number from 0.001 to 1000000000"),
+        (["--burst", "1e300"], "burst", "a number from 1 to 1000000"),
+        (["--requests", HUGE], "requests", "an integer from 0 to 1000000"),
+        (["--users", "3000000000"], "users", "an integer from 1 to 1000000"),
+        (["--classes", "1e308,1e308"], "classes", "shares from 0 to 1000000000, some above 0"),
+        (["--seed", str(2**64)], "seed", f"an integer from 0 to {2**64 - 1}"),
+        (["--prompt", HUGE], "tokens", "an integer from 1 to 1048576"),
+        (["--prompt", "zipf:1e300:5"], "exponent", "a number from 1e-06 to 100"),
+        (["--prompt", "zipf:1:2000000"], "most", "an integer from 1 to 1048576"),
+        (["--output", "lognormal:1e300:1:5"], "median", "a number from 1 to 1048576"),
+        (["--output", "lognormal:9:1e300:5"], "sigma", "a number from 1e-06 to 10"),
+        (["--ranks", "100000"], "ranks", "an integer from 1 to 256"),
+        (["--snapshot-delay", "1e300"], "snapshot_delay", "a number from 0 to 100"),
+        (["--num-blocks", "2000000000"], "num_blocks", "an integer from 2 to 1048576"),
+        (["--block-size", "2000000000"], "block_size", "an integer from 1 to 1048576"),
+        (
+            ["--max-num-seqs", "20000", "--max-num-batched-tokens", "20000"],
+            "max_num_seqs",
+            "an integer from 1 to 16384",
+        ),
+        (
+            ["--max-num-batched-tokens", "2000000000"],
+            "max_num_batched_tokens",
+            "an integer from 1 to 1048576",
+        ),
+        (["--against-reference", "--rates", "1,1e300"], "rates", "a number from 0.001 to 250000000"),
+        (["--against-reference", "--requests", "300000"], "requests", "an integer from 0 to 250000"),
+        (["--curve", '{"constant": 1e308}'], "constant", "a number from 1e-06 to 1000"),
+        (["--curve", '{"constant": 1e-300}'], "constant", "a number from 1e-06 to 1000"),
+        (["--curve", f'{{"per_row": {HUGE}}}'], "per_row", "a number from 0 to 1"),
+        (["--curve", '{"per_context_token": 1e308}'], "per_context_token", "a number from 0 to 1"),
+        (["--curve", '{"host": 1e308}'], "host", "a number from 0 to 1000"),
+        (
+            ["--trace", '{"arrival": 1e300, "prompt": 7, "output": 2}'],
+            "line 1, arrival",
+            "seconds from 0 to 10000000000",
+        ),
+        (
+            ["--trace", f'{{"arrival": {HUGE}, "prompt": 7, "output": 2}}'],
+            "line 1, arrival",
+            "seconds from 0 to 10000000000",
+        ),
+        (
+            ["--trace", '{"arrival": 0, "prompt": 2000000, "output": 2}'],
+            "line 1, prompt",
+            "an integer from 1 to 1048576",
+        ),
+        (
+            ["--trace", '{"arrival": 0, "prompt": 7, "output": 2000000}'],
+            "line 1, output",
+            "an integer from 1 to 1048576",
+        ),
+    ],
+)
+def test_numbers_out_of_bounds_are_named(
+    options: list[str],
+    field: str,
+    allowed: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert run(["simulate", "--requests", "3", *with_files(options, tmp_path, monkeypatch)]) == 2
+    error = capsys.readouterr().err
+    assert f"{field}: got " in error
+    assert f"allowed: {allowed}" in error
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--rate", "0.001"],
+        ["--rate", "1e9"],
+        ["--rate", "0.001", "--burst", "1e6", "--users", "1000000"],
+        ["--seed", str(2**64 - 1), "--max-draft-tokens", "3"],
+        ["--prompt", "1048576", "--output", "1", "--num-blocks", "8200"],
+        ["--prompt", "zipf:100:1048576", "--output", "lognormal:1:10:9"],
+        ["--ranks", "256", "--snapshot-delay", "100"],
+        ["--num-blocks", "1048576", "--block-size", "1048576"],
+        ["--max-num-seqs", "16384", "--max-num-batched-tokens", "1048576"],
+        ["--curve", '{"constant": 1e3, "per_row": 1, "per_context_token": 1, "host": 1e3}'],
+        ["--curve", '{"constant": 1e-6, "per_row": 0, "per_context_token": 0}'],
+        ["--trace", '{"arrival": 0, "prompt": 7, "output": 2}\n{"arrival": 1e10, "prompt": 7, "output": 2}'],
+    ],
+)
+def test_numbers_at_their_bounds_are_served(
+    options: list[str],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small = ["simulate", "--requests", "3", "--prompt", "40", "--output", "8"]
+    found = output_of(capsys, *small, *with_files(options, tmp_path, monkeypatch))
+    assert found["finished"] == found["requests"]
+    assert found["refused"] == 0
+
+
+def with_files(options: list[str], directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The options with files in the place of the texts that they should hold."""
+    monkeypatch.chdir(directory)
+    named = []
+    for option in options:
+        if option.startswith("{"):
+            Path("given").write_text(option + "\n")
+        named.append("given" if option.startswith("{") else option)
+    return named
+
+
 def test_a_bad_trace_is_named_by_line_and_field(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text('{"arrival": 0, "prompt": 1, "output": 1}\n{"arrival": 0, "prompt": 0, "output": 1}\n')

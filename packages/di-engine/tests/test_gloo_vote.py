@@ -75,9 +75,9 @@ def test_the_minimum_of_all_ranks_on_all_ranks(reports: Reports) -> None:
         [0, 1 - SIZE, min((rank + i) % 3 for rank in range(SIZE)), 2**63 - SIZE, -(2**63)] for i in range(50)
     ]
     assert [report["results"] for _, report in sorted(reports["agree"].items())] == [expected] * SIZE
-    assert {report["refused"] for report in reports["agree"].values()} == {
-        "values must be at most 32, got 33"
-    }
+    allowed = f"values[1] must be an integer from {-(2**63)} to {2**63 - 1}, got"
+    refused = ["values must be at most 32, got 33", f"{allowed} {2**63}", f"{allowed} 1.5"]
+    assert [report["refused"] for report in reports["agree"].values()] == [refused] * SIZE
     assert [report["empty"] for report in reports["agree"].values()] == [[]] * SIZE
 
 
@@ -128,6 +128,14 @@ def test_a_group_of_one_does_not_communicate(groups: Groups) -> None:
     vote = GlooVote(*groups)
     assert (vote.rank, vote.size) == (0, 1)
     assert vote.minimum((3, -1)) == [3, -1]
+
+
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**400, 1.5, 1.0, float("nan"), True, None, "1"])
+def test_a_value_that_is_no_64_bit_integer_is_named(groups: Groups, value: object) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"values\[1\] must be an integer from {-(2**63)} to {2**63 - 1}, got "
+    ):
+        GlooVote(*groups).minimum([0, value])
 
 
 def test_a_deadline_is_a_positive_time(groups: Groups) -> None:

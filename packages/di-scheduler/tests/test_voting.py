@@ -5,6 +5,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 from di_scheduler import ConfigError
 from di_scheduler.voting import InProcessVote, VoteError, VoteMismatchError, VoteTimeoutError
@@ -24,6 +25,19 @@ def test_a_rank_alone_gets_its_own_values() -> None:
     vote = InProcessVote.alone()
     assert (vote.rank, vote.size) == (0, 1)
     assert vote.minimum((3, -1)) == [3, -1]
+
+
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**400, 1.5, 1.0, float("nan"), True, None, "1"])
+def test_a_value_that_is_no_64_bit_integer_is_named_before_anybody_is_told(value: object) -> None:
+    allowed = rf"values\[1\] must be an integer from {-(2**63)} to {2**63 - 1}, got "
+    with pytest.raises(ConfigError, match=allowed):
+        InProcessVote.alone().minimum([0, value])  # type: ignore[list-item]
+    votes = InProcessVote.group(2, deadline_s=10)
+    with pytest.raises(ConfigError, match=allowed):
+        votes[0].minimum([0, value])  # type: ignore[list-item]
+    with ThreadPoolExecutor(2) as pool:
+        most = [np.int64(2**63 - 1), -(2**63)]
+        assert list(pool.map(lambda vote: vote.minimum(most), votes)) == [[2**63 - 1, -(2**63)]] * 2
 
 
 def test_missing_ranks_are_named_within_the_deadline() -> None:

@@ -15,6 +15,7 @@ from di_scheduler.voting import (
     VoteMismatchError,
     VoteTimeoutError,
     check_deadline,
+    check_values,
 )
 
 MAX_VALUES = 32
@@ -82,17 +83,19 @@ class GlooVote:
         """See :meth:`di_scheduler.voting.Vote.minimum`.
 
         Raises:
-            ValueError: more than ``MAX_VALUES`` values.
+            ConfigError: a value is no integer of 64 bits. Nothing was sent, and the group goes on.
+            ValueError: more than ``MAX_VALUES`` values, likewise.
         """
         if len(values) > MAX_VALUES:
             raise ValueError(f"values must be at most {MAX_VALUES}, got {len(values)}")
+        checked = check_values(values)
         if self._failure is not None:
             raise copy.copy(self._failure)
         if self._size == 1:
-            return list(values)
+            return checked
         started = time.monotonic()
         try:
-            result = self._lead(values, started) if self._rank == _LEADER else self._follow(values, started)
+            result = self._lead(checked, started) if self._rank == _LEADER else self._follow(checked, started)
         except VoteError as failure:
             self._failure = failure
             raise

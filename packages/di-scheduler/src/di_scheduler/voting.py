@@ -31,8 +31,9 @@ class Vote(Protocol):
         """The element-wise minimum over the ranks: the same list on all of them.
 
         Waits for every rank, at most as long as the vote's deadline. Every rank makes the same calls in the same order
-        with vectors of the same length; elements fit 64 bits. Raises `VoteTimeoutError` naming the ranks that did not
-        vote, `VoteMismatchError` when lengths differ. After an error the group is over: further calls raise it again.
+        with vectors of the same length. Raises `ConfigError`, before anybody is told, unless all elements are integers
+        of 64 bits (`check_values`). Raises `VoteTimeoutError` naming the ranks that did not vote, `VoteMismatchError`
+        when lengths differ; after one of these the group is over: further calls raise it again.
         """
 
 
@@ -73,6 +74,11 @@ def check_deadline(deadline_s: float) -> float:
     return float(deadline_s)
 
 
+def check_values(values: Sequence[int]) -> list[int]:
+    """The values of a vote as ints; raises `ConfigError` naming the first that is no 64-bit integer, or a bool."""
+    return [check_int(f"values[{i}]", value, -(2**63), 2**63 - 1) for i, value in enumerate(values)]
+
+
 class InProcessVote:
     """One rank of a group whose ranks are threads of this process; made by `group` or `alone`."""
 
@@ -102,9 +108,10 @@ class InProcessVote:
 
     def minimum(self, values: Sequence[int]) -> list[int]:
         """See `Vote.minimum`."""
+        checked = check_values(values)
         if self._table.size == 1:
-            return list(values)
-        return self._table.vote(self._rank, tuple(values))
+            return checked
+        return self._table.vote(self._rank, checked)
 
 
 class _Table:
@@ -115,11 +122,11 @@ class _Table:
         self._deadline_s = deadline_s
         self._changed = threading.Condition()
         self._round = 0
-        self._votes: dict[int, tuple[int, ...]] = {}
+        self._votes: dict[int, list[int]] = {}
         self._result: list[int] = []
         self._failure: VoteError | None = None
 
-    def vote(self, rank: int, values: tuple[int, ...]) -> list[int]:
+    def vote(self, rank: int, values: list[int]) -> list[int]:
         with self._changed:
             self._raise_failure()
             self._votes[rank] = values

@@ -131,8 +131,11 @@ def command(
             acceptance=acceptance,
             seed=seed,
         )
-    if against_reference:
-        _study(StudyConfig(synthetic, scheduler, simulation.curve, _numbers("--rates", rates)), plot, as_json)
+        study = None
+        if against_reference:
+            study = StudyConfig(synthetic, scheduler, simulation.curve, _numbers("--rates", rates))
+    if study is not None:
+        _study(study, plot, as_json)
     else:
         _serve(served, simulation, plot, as_json)
 

@@ -6,8 +6,9 @@ import json
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from di_engine.simulator._checks import check_at_least, check_positive
+from di_engine.simulator._checks import check_number
 from di_engine.simulator.errors import SimulationConfigError
+from di_engine.simulator.limits import LEAST_STEP, MOST_PER_TOKEN, MOST_STEP
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class StepCurve:
     """
 
     constant: float = 0.015
-    """Seconds, above 0: weights are read whatever the rows are."""
+    """Seconds, at least a microsecond: weights are read whatever the rows are."""
     per_row: float = 20e-6
     """Seconds a row."""
     per_context_token: float = 2e-9
@@ -30,9 +31,12 @@ class StepCurve:
     """Seconds to plan, prepare and commit a step; behind the device's work when scheduling is asynchronous."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            check_at_least(field.name, getattr(self, field.name), 0)
-        check_positive("constant", self.constant)  # a step that costs nothing would stop time
+        check_number(
+            "constant", self.constant, LEAST_STEP, MOST_STEP
+        )  # one that costs nothing would stop time
+        check_number("per_row", self.per_row, 0, MOST_PER_TOKEN)
+        check_number("per_context_token", self.per_context_token, 0, MOST_PER_TOKEN)
+        check_number("host", self.host, 0, MOST_STEP)
 
     def device_seconds(self, rows: int, context: int) -> float:
         """Seconds that the device computes a step of so many rows."""

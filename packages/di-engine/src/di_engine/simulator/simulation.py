@@ -9,11 +9,22 @@ import numpy as np
 from di_scheduler import SchedulerConfig, SchedulerStats, StepPolicy
 from numpy.typing import NDArray
 
-from di_engine.simulator._checks import check_at_least, check_integer, check_positive
+from di_engine.simulator._checks import check_integer, check_number
 from di_engine.simulator.balance import TIE_REQUESTS, BalanceMode, Balancer
 from di_engine.simulator.curve import StepCurve
 from di_engine.simulator.errors import SimulationConfigError, StuckError
 from di_engine.simulator.group import Group, GroupCounters
+from di_engine.simulator.limits import (
+    LEAST_INTERVAL,
+    MOST_BLOCK_SIZE,
+    MOST_BLOCKS,
+    MOST_INTERVAL,
+    MOST_RANKS,
+    MOST_REPORTS,
+    MOST_ROWS,
+    MOST_RUNNING,
+    MOST_SEED,
+)
 from di_engine.simulator.rank import Rank
 from di_engine.simulator.record import Recorder
 from di_engine.simulator.reports import LoadReporter
@@ -38,7 +49,7 @@ class SimulationConfig:
     snapshot_interval: float = 0.1
     """Seconds between the reports of a rank's load."""
     snapshot_delay: float = 0.0
-    """Seconds until a report arrives at the balancer."""
+    """Seconds until a report arrives at the balancer, at most 1000 intervals."""
     clairvoyant: bool = False
     """The balancer knows every load at the moment it decides: what no system does."""
     dead_ranks: frozenset[int] = frozenset()
@@ -49,12 +60,15 @@ class SimulationConfig:
     """Of the acceptance of drafts."""
 
     def __post_init__(self) -> None:
-        check_integer("ranks", self.ranks, 1)
-        check_positive("snapshot_interval", self.snapshot_interval)
-        check_at_least("snapshot_delay", self.snapshot_delay, 0)
-        check_integer("seed", self.seed, 0)
-        if not 0 <= self.acceptance <= 1:
-            raise SimulationConfigError("acceptance", self.acceptance, "0 to 1")
+        check_integer("num_blocks", self.scheduler.num_blocks, 2, MOST_BLOCKS)
+        check_integer("block_size", self.scheduler.block_size, 1, MOST_BLOCK_SIZE)
+        check_integer("max_num_seqs", self.scheduler.max_num_seqs, 1, MOST_RUNNING)
+        check_integer("max_num_batched_tokens", self.scheduler.max_num_batched_tokens, 1, MOST_ROWS)
+        check_integer("ranks", self.ranks, 1, MOST_RANKS)
+        check_number("snapshot_interval", self.snapshot_interval, LEAST_INTERVAL, MOST_INTERVAL)
+        check_number("snapshot_delay", self.snapshot_delay, 0, MOST_REPORTS * self.snapshot_interval)
+        check_integer("seed", self.seed, 0, MOST_SEED)
+        check_number("acceptance", self.acceptance, 0, 1)
         if not self.dead_ranks < set(range(self.ranks)):
             raise SimulationConfigError("dead_ranks", sorted(self.dead_ranks), "some of the ranks, not all")
         if self.rule is StepRule.REFERENCE:
@@ -82,8 +96,9 @@ class SimulationRun:
     """[n] the rank of each request."""
     refused: NDArray[np.bool_]
     """[n] requests that the scheduler refused."""
-    weights: NDArray[np.int64]
-    """[samples] for how many intervals each sample of the load stands."""
+    weights: NDArray[np.float64]
+    """[samples] for how many intervals each sample of the load stands: whole numbers, too large for integers when the
+    terms of the curve are."""
     held_tokens: NDArray[np.int64]
     """[samples, ranks alive] tokens of unfinished requests."""
     used_blocks: NDArray[np.int64]
@@ -188,7 +203,7 @@ class _Simulation:
             seconds=now,
             rank_of=self._rank_of,
             refused=self._refused,
-            weights=np.array(reporter.weights, np.int64),
+            weights=np.array(reporter.weights, np.float64),
             held_tokens=np.array(reporter.held_tokens, np.int64).reshape(shape),
             used_blocks=np.array(reporter.used_blocks, np.int64).reshape(shape),
         )

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from di_scheduler import SchedulerConfig, StepPolicy
 
+from di_engine.simulator._checks import check_integer, check_number
 from di_engine.simulator.curve import StepCurve
+from di_engine.simulator.limits import LEAST_RATE, MOST_RANKS, MOST_RATE, MOST_REQUESTS
 from di_engine.simulator.report import Summary, summarize
 from di_engine.simulator.rules import StepRule
 from di_engine.simulator.simulation import SimulationConfig, simulate
@@ -29,7 +31,10 @@ class Contender(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class StudyConfig:
-    """Which traces are served, and on what."""
+    """Which traces are served, and on what.
+
+    Raises :class:`~di_engine.simulator.errors.SimulationConfigError` naming the first field out of range.
+    """
 
     trace: SyntheticTrace
     """Of one rank at the first rate; every point changes its ``rate`` and the number of requests."""
@@ -40,6 +45,14 @@ class StudyConfig:
     """Requests a second and rank."""
     ranks: tuple[int, ...] = (1, 4)
     """Data-parallel ranks in lockstep."""
+
+    def __post_init__(self) -> None:
+        for count in self.ranks:
+            check_integer("ranks", count, 1, MOST_RANKS)
+        most = max(self.ranks, default=1)
+        check_integer("requests", self.trace.requests, 0, MOST_REQUESTS // most)
+        for rate in self.rates:
+            check_number("rates", rate, LEAST_RATE, MOST_RATE / most)
 
 
 @dataclass(frozen=True, slots=True)

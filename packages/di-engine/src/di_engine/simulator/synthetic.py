@@ -9,12 +9,21 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from di_engine.simulator._checks import check_at_least, check_integer, check_positive, is_finite
+from di_engine.simulator._checks import check_integer, check_number, is_number
 from di_engine.simulator.errors import SimulationConfigError
+from di_engine.simulator.limits import (
+    LEAST_RATE,
+    LEAST_SHAPE,
+    MOST_EXPONENT,
+    MOST_RATE,
+    MOST_REQUESTS,
+    MOST_SEED,
+    MOST_SHARE,
+    MOST_SIGMA,
+    MOST_TOKENS,
+    MOST_USERS,
+)
 from di_engine.simulator.trace import Trace
-
-MOST_TOKENS = 1 << 20
-"""The largest length that a distribution may give."""
 
 
 class Lengths(Protocol):
@@ -45,7 +54,7 @@ class ZipfLengths:
     most: int
 
     def __post_init__(self) -> None:
-        check_positive("exponent", self.exponent)
+        check_number("exponent", self.exponent, LEAST_SHAPE, MOST_EXPONENT)
         check_integer("most", self.most, 1, MOST_TOKENS)
 
     def draw(self, random: np.random.Generator, count: int) -> NDArray[np.int32]:
@@ -65,8 +74,8 @@ class LogNormalLengths:
     most: int
 
     def __post_init__(self) -> None:
-        check_positive("median", self.median)
-        check_positive("sigma", self.sigma)
+        check_number("median", self.median, 1, MOST_TOKENS)
+        check_number("sigma", self.sigma, LEAST_SHAPE, MOST_SIGMA)
         check_integer("most", self.most, 1, MOST_TOKENS)
 
     def draw(self, random: np.random.Generator, count: int) -> NDArray[np.int32]:
@@ -94,14 +103,15 @@ class SyntheticTrace:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_integer("requests", self.requests, 0)
-        check_positive("rate", self.rate)
-        check_at_least("burst", self.burst, 1)
-        check_integer("users", self.users, 1)
-        shares_fit = all(is_finite(share) and share >= 0 for share in self.classes)
+        check_integer("requests", self.requests, 0, MOST_REQUESTS)
+        check_number("rate", self.rate, LEAST_RATE, MOST_RATE)
+        check_number("burst", self.burst, 1, MOST_REQUESTS)
+        check_integer("users", self.users, 1, MOST_USERS)
+        shares_fit = all(is_number(share) and 0 <= share <= MOST_SHARE for share in self.classes)
         if not self.classes or not shares_fit or sum(self.classes) <= 0:
-            raise SimulationConfigError("classes", self.classes, "shares of at least 0, some above 0")
-        check_integer("seed", self.seed, 0)
+            allowed = f"shares from 0 to {MOST_SHARE:.12g}, some above 0"
+            raise SimulationConfigError("classes", self.classes, allowed)
+        check_integer("seed", self.seed, 0, MOST_SEED)
 
     def generate(self) -> Trace:
         """The trace. The same fields give the same one; arrivals, lengths, users and classes are drawn independently,
@@ -120,7 +130,8 @@ class SyntheticTrace:
         """Burst by burst; a burst is an instant with a geometric number of requests."""
         gaps = random.exponential(self.burst / self.rate, self.requests)
         sizes = random.geometric(1.0 / self.burst, self.requests)
-        return np.repeat(np.cumsum(gaps), sizes)[: self.requests]
+        burst_of = np.searchsorted(np.cumsum(sizes), np.arange(self.requests), side="right")
+        return np.cumsum(gaps)[burst_of]
 
 
 def parse_lengths(text: str) -> Lengths:

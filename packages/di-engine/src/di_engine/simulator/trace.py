@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from di_engine.simulator._checks import is_number
 from di_engine.simulator.errors import TraceError
+from di_engine.simulator.limits import MOST_SECONDS, MOST_TOKENS
 
 MOST = 2**31 - 1
-"""The largest integer of a trace."""
+"""The largest number of a user or class in a trace."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,28 +99,24 @@ def parse_row(line: bytes, number: int) -> TraceRow:
             raise TraceError(number, name, values[name], f"no field but {', '.join(known)}")
     return TraceRow(
         _seconds(values, number),
-        _integer(values, "prompt", number, 1),
-        _integer(values, "output", number, 1),
-        _integer(values, "priority", number, -MOST, 0),
-        _integer(values, "user", number, 0, 0),
+        _integer(values, "prompt", number, 1, MOST_TOKENS),
+        _integer(values, "output", number, 1, MOST_TOKENS),
+        _integer(values, "priority", number, -MOST, MOST, default=0),
+        _integer(values, "user", number, 0, MOST, default=0),
     )
 
 
 def _seconds(values: dict[str, object], line: int) -> float:
     value = values.get("arrival")
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TraceError(line, "arrival", value, "a number of seconds")
-    try:
-        seconds = float(value)
-    except OverflowError as error:
-        raise TraceError(line, "arrival", value, "finite seconds, at least 0") from error
-    if not math.isfinite(seconds) or seconds < 0:
-        raise TraceError(line, "arrival", value, "finite seconds, at least 0")
-    return seconds
+    if not is_number(value) or not 0 <= value <= MOST_SECONDS:
+        raise TraceError(line, "arrival", value, f"seconds from 0 to {MOST_SECONDS:.12g}")
+    return float(value)
 
 
-def _integer(values: dict[str, object], field: str, line: int, least: int, default: int | None = None) -> int:
+def _integer(
+    values: dict[str, object], field: str, line: int, least: int, most: int, default: int | None = None
+) -> int:
     value = values.get(field, default)
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
-        raise TraceError(line, field, value, f"an integer from {least} to {MOST}")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise TraceError(line, field, value, f"an integer from {least} to {most}")
     return value
