@@ -140,7 +140,7 @@ def check_preemption(o: Observation, step: Step) -> None:
         return
     assert o.before.running[0] not in victims
     assert not came
-    needy = [seq_id for seq_id in o.before.running if missing_blocks(o, seq_id) > 0]
+    needy = [seq_id for seq_id in o.before.running if seq_id in o.live and missing_blocks(o, seq_id) > 0]
     assert needy
     grown = sum(
         len(o.infos[seq_id].block_table) - len(o.before.infos[seq_id].block_table)

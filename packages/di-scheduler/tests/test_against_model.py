@@ -25,8 +25,10 @@ class Machine(RuleBasedStateMachine):
         self.history = History(random_config(random.Random(seed)))
 
     def happen(self, name: str, seed: int) -> None:
-        assert self.history is not None
-        getattr(self.history, name)(random.Random(seed))
+        history, self.history = self.history, None  # after an error there is nothing to close in order
+        assert history is not None
+        getattr(history, name)(random.Random(seed))
+        self.history = history
 
     @rule(seed=SEEDS)
     def add(self, seed: int) -> None:
@@ -81,7 +83,7 @@ class Machine(RuleBasedStateMachine):
             self.history.close()
 
 
-TestHistory = Machine.TestCase
+TestHistory = pytest.mark.timeout(3600)(Machine.TestCase)
 TestHistory.settings = settings(
     max_examples=max(200, settings().max_examples),
     stateful_step_count=200,
