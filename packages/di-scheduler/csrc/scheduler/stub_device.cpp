@@ -62,8 +62,10 @@ void StubDevice::reset_times() {
 }
 
 void StubDevice::work() {
+  bool untold = false;  // whether there is a result that the host has not been woken for
   std::unique_lock lock(mutex_);
   for (;;) {
+    if (jobs_.empty() && std::exchange(untold, false)) finished_.notify_one();
     submitted_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
     if (stopping_) return;
     const Job job = std::move(jobs_.front());
@@ -71,25 +73,36 @@ void StubDevice::work() {
     if (!first_begin_) first_begin_ = Clock::now();
     lock.unlock();
 
+    // What follows the beginning, telling the host of the step before too, is the device's own time.
     StubResult result;
+    double busy_seconds = 0.0;
     try {
-      result = compute(job);
+      result.plan = resolved(job);
+      const auto begin = Clock::now();
+      if (std::exchange(untold, false)) finished_.notify_one();
+      compute(result);
+      busy_seconds = spin_until(begin, result.plan->token_ids.size());
     } catch (...) {
       result.error = std::current_exception();
-    }
-    const auto rows = result.error ? 0.0 : static_cast<double>(result.plan->token_ids.size());
-    const std::chrono::duration<double, std::micro> duration(base_us_ + row_us_ * rows);
-    const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(duration);
-    while (Clock::now() < end) {
     }
     last_ = result;
 
     lock.lock();
-    busy_seconds_ += duration.count() * 1e-6;
+    busy_seconds_ += busy_seconds;
     last_end_ = Clock::now();
     results_.push_back(std::move(result));
-    finished_.notify_one();
+    untold = true;
   }
+}
+
+// Keeps the core busy for what a step of `rows` takes from `begin` on; that many seconds, or how many it were
+// more.
+double StubDevice::spin_until(Clock::time_point begin, std::size_t rows) const {
+  const std::chrono::duration<double, std::micro> duration(base_us_ + row_us_ * static_cast<double>(rows));
+  const auto end = begin + std::chrono::duration_cast<Clock::duration>(duration);
+  auto now = Clock::now();
+  while (now < end) now = Clock::now();
+  return std::chrono::duration<double>(now - begin).count();
 }
 
 StepPlanPtr StubDevice::resolved(const Job& job) const {
@@ -100,9 +113,7 @@ StepPlanPtr StubDevice::resolved(const Job& job) const {
 }
 
 // Accepts a varying part of the drafts and proposes as many new ones as a step can hold.
-StubResult StubDevice::compute(const Job& job) const {
-  StubResult result;
-  result.plan = resolved(job);
+void StubDevice::compute(StubResult& result) {
   const StepPlan& plan = *result.plan;
   for (const std::int32_t index : plan.sampling) {
     const auto i = static_cast<std::size_t>(index);
@@ -119,7 +130,6 @@ StubResult StubDevice::compute(const Job& job) const {
       result.drafts.push_back(made_up_token(plan.seq_ids[i], position + accepted + k));
     }
   }
-  return result;
 }
 
 }  // namespace di::scheduler

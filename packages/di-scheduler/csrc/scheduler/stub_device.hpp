@@ -63,7 +63,8 @@ class StubDevice {
   };
 
   void work();
-  StubResult compute(const Job& job) const;
+  static void compute(StubResult& result);
+  double spin_until(Clock::time_point begin, std::size_t rows) const;
   StepPlanPtr resolved(const Job& job) const;
 
   double base_us_, row_us_;
