@@ -29,6 +29,23 @@ LONG_PROMPTS = 2
 Tokens = NDArray[np.int32]
 
 
+PLAN_ARRAYS = (
+    "seq_ids",
+    "q_start",
+    "q_len",
+    "row_start",
+    "token_ids",
+    "positions",
+    "context",
+    "block_table",
+    "slots",
+    "sampling",
+    "decodes",
+    "expired",
+)
+RESULT_ARRAYS = ("seq_ids", "num_committed", "finish")
+
+
 class BenchmarkError(RuntimeError):
     """What was measured is not what should have been measured; the message says how."""
 
@@ -38,6 +55,8 @@ class Case(enum.Enum):
 
     DECODE = "decode"
     """One row a request."""
+    READ = "decode, read"
+    """The same, with the making of every array that a runner and an engine read of plan and result."""
     DRAFTS = "drafts"
     """One row and three drafts a request, of which two are accepted."""
     MIXED = "mixed"
@@ -118,10 +137,14 @@ class StepLoop:
     def _plain_step(self) -> float:
         start = time.perf_counter()
         plan = self._scheduler.plan()
+        if self._case is Case.READ:
+            _read(plan, PLAN_ARRAYS)
         planned = time.perf_counter()
         tokens, counts, drafts = self._results(plan)
         resumed = time.perf_counter()
         result = self._scheduler.commit(tokens, counts, drafts=drafts)
+        if self._case is Case.READ:
+            _read(result, RESULT_ARRAYS)
         seconds = planned - start + time.perf_counter() - resumed
         self._seen(plan, result)
         return seconds
@@ -182,3 +205,8 @@ class StepLoop:
             max_draft_tokens=self._drafts,
             max_steps_in_flight=2 if self._case is Case.ASYNCHRONOUS else 1,
         )
+
+
+def _read(outcome: StepPlan | CommitResult, names: Sequence[str]) -> None:
+    for name in names:
+        getattr(outcome, name)
