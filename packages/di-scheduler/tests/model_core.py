@@ -73,6 +73,7 @@ class ModelCore:
                 queue.remove(sequence)
         self.queue.leave(sequence)
         del self.live[sequence.seq_id]
+        self.news.preempted = [seq_id for seq_id in self.news.preempted if seq_id != sequence.seq_id]
         sequence.state, sequence.finish, sequence.marked = SequenceState.FINISHED, reason, False
         self.counts.aborts += reason is FinishReason.ABORT
         if sequence.held_up:
@@ -103,8 +104,8 @@ class ModelCore:
         """Take the cache of a running sequence that is not in flight."""
         victim.marked = False
         if self.config.kind is EngineKind.DECODE_ONLY:
-            self.note_preempted(victim)
             self.end(victim, FinishReason.PREEMPTED)
+            self.note_preempted(victim)
             return
         self.running.remove(victim)
         self.restart(victim)

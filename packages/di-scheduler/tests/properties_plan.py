@@ -134,8 +134,8 @@ def check_preemption(o: Observation, step: Step) -> None:
     if not victims or o.config.kind is EngineKind.DECODE_ONLY:
         return
     came = [o.live[i] for i in o.running if i not in o.before.running]
-    # One more urgent may wait for victims in flight, which are only marked, while others gave way at once. It may have come
-    # to wait in this very plan, as an import whose lease ended.
+    # One more urgent may wait for victims in flight, which are only marked, while others gave way at once. It may
+    # have come to wait in this very plan, as an import whose lease ended.
     held = [o.live[i] for i in o.waiting if o.steps and i not in victims and o.live[i].ready]
     if any(all(r.options.priority < o.live[v].options.priority for v in victims) for r in came + held):
         return

@@ -140,6 +140,7 @@ class Watched:
 
     def end(self, request: Request, reason: FinishReason) -> None:
         seen = self.seen
+        seen.untold = [seq_id for seq_id in seen.untold if seq_id != request.seq_id]
         del seen.live[request.seq_id]
         request.finishes.append(reason)
         seen.aborted += reason is FinishReason.ABORT
@@ -290,9 +291,13 @@ class Watched:
         """Whose number of preemptions has grown has lost its cache; the next plan tells."""
         seen = self.seen
         if plan is not None and self.config.kind is EngineKind.DECODE_ONLY:
-            for seq_id in plan.preempted.tolist()[len(seen.untold) :]:
-                seen.untold.append(seq_id)
-                self.end(seen.live[seq_id], FinishReason.PREEMPTED)
+            for seq_id in plan.preempted.tolist():
+                info = self.scheduler.describe(seq_id) if seq_id in seen.live else None
+                if (
+                    info is not None and info.state == SequenceState.FINISHED
+                ):  # else one that had the id before
+                    self.end(seen.live[seq_id], FinishReason.PREEMPTED)
+                    seen.untold.append(seq_id)
         elif self.scheduler.stats().preemptions != seen.stats.preemptions:
             for seq_id, request in seen.live.items():
                 count = self.scheduler.describe(seq_id).num_preemptions

@@ -56,6 +56,7 @@ void Lifecycle::end(SequencePtr sequence, FinishReason reason) {
   waiting_.leave(*sequence);
   unmark(*sequence);
   live_.erase(sequence->id());
+  std::erase(preempted_, sequence->id());  // the id may be another sequence's when the next plan tells
   const auto& deadline = sequence->options().deadline;
   if (deadline) deadlines_.erase({*deadline, sequence->order(), sequence->id()});
   sequence->finish(reason);
@@ -69,8 +70,8 @@ void Lifecycle::end(SequencePtr sequence, FinishReason reason) {
 
 void Lifecycle::preempt(const SequencePtr& victim) {
   if (config_.kind == EngineKind::kDecodeOnly) {
-    note_preempted(*victim);
     end(victim, FinishReason::kPreempted);
+    note_preempted(*victim);
     return;
   }
   running_.erase(*victim);
