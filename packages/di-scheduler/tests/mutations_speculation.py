@@ -1,18 +1,6 @@
 """One-line defects of speculation planning, and the test that must catch each."""
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """Replacing the text `before`, which occurs once in `file`, by `after` breaks `property`, and `test` notices."""
-
-    property: int  # number in the scheduler specification, section 17
-    file: str  # relative to the package
-    before: str
-    after: str
-    test: str  # relative to the package
-
+from .mutation import Mutation
 
 _PLANNER = "csrc/scheduler/speculation.cpp"
 _COST = "csrc/scheduler/step_cost.cpp"

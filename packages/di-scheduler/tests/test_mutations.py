@@ -8,12 +8,13 @@ import pytest
 
 from . import mutations_core, mutations_flops, mutations_lockstep, mutations_speculation
 from .mutants import Change, MutationError, Runner, build, function_bodies, mutate, patched_package, tools
-from .mutation import Mutation
 
-SPECULATION = [
-    Mutation(m.property, m.file, m.before, m.after, m.test) for m in mutations_speculation.MUTATIONS
-]
-TABLES = (mutations_core.MUTATIONS, SPECULATION, mutations_lockstep.MUTATIONS, mutations_flops.MUTATIONS)
+TABLES = (
+    mutations_core.MUTATIONS,
+    mutations_speculation.MUTATIONS,
+    mutations_lockstep.MUTATIONS,
+    mutations_flops.MUTATIONS,
+)
 MUTATIONS = dict(enumerate(chain.from_iterable(TABLES), start=1))
 LONG = {33, 34, 35}  # groups of ranks take seconds to disagree
 

@@ -38,11 +38,16 @@ Selection Planner::select(StepKind kind) {
   for (const SequencePtr& sequence : lifecycle_.running()) sequence->in_plan = false;
   if (kind == StepKind::kAny && config_.policy == StepPolicy::kMixed) {
     fill(kind, step);
-    put_in_order(step.pieces);
-    return step;
+  } else {
+    fill_one_kind(kind, step);
   }
-  // One kind a step, in turns while both have work. A kind that comes up empty yields to the other at once,
-  // so an idle scheduler never waits for a turn.
+  put_in_order(step.pieces);
+  return step;
+}
+
+// One kind a step, in turns while both have work. A kind that comes up empty yields to the other at once, so
+// an idle scheduler never waits for a turn.
+void Planner::fill_one_kind(StepKind kind, Selection& step) {
   std::array kinds{StepKind::kPrefill, StepKind::kDecode};
   if (last_kind_ == StepKind::kPrefill) std::swap(kinds[0], kinds[1]);
   for (const StepKind turn : kinds) {
@@ -50,10 +55,8 @@ Selection Planner::select(StepKind kind) {
     fill(turn, step);
     if (step.pieces.empty()) continue;
     last_kind_ = turn;
-    break;
+    return;
   }
-  put_in_order(step.pieces);
-  return step;
 }
 
 void Planner::fill(StepKind kind, Selection& step) {

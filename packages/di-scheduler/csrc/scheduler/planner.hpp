@@ -34,6 +34,7 @@ class Planner {
  private:
   bool has_open_prefill() const;
   void fill(StepKind kind, Selection& step);
+  void fill_one_kind(StepKind kind, Selection& step);
   void plan_running(StepKind kind, Selection& step);
   void plan_decode(std::size_t index, Selection& step);
   void plan_prefill(std::size_t index, StepKind kind, Selection& step);
