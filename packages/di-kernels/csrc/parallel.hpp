@@ -10,6 +10,9 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 namespace di {
 
@@ -20,17 +23,25 @@ int num_threads();          // threads used by the kernels; default: what OpenMP
 int64_t work_per_thread();  // operations that are worth waking a thread for
 void set_num_threads(int count, int64_t work_per_thread);  // 1..kMaxThreads, at least 1
 
-// Default rounding and subnormals for as long as it lives: a host program may have set other ones, and then
-// for some of its threads only.
-class DefaultArithmetic {
+// The arithmetic of the kernels for as long as it lives: round to nearest, no traps, subnormals read and
+// written as zero. The bfloat16 dot instruction flushes them anyway, so everything does, on every thread and
+// instruction set, whatever the host program has set.
+class KernelArithmetic {
  public:
-  DefaultArithmetic() {
+  KernelArithmetic() {
     std::fegetenv(&before_);
     std::fesetenv(FE_DFL_ENV);
+#if defined(__x86_64__)
+    _mm_setcsr(_mm_getcsr() | 0x8040u);  // flush to zero, denormals are zero
+#elif defined(__aarch64__)
+    uint64_t control;
+    asm volatile("mrs %0, fpcr" : "=r"(control));
+    asm volatile("msr fpcr, %0" : : "r"(control | (uint64_t{1} << 24)));
+#endif
   }
-  ~DefaultArithmetic() { std::fesetenv(&before_); }
-  DefaultArithmetic(const DefaultArithmetic&) = delete;
-  DefaultArithmetic& operator=(const DefaultArithmetic&) = delete;
+  ~KernelArithmetic() { std::fesetenv(&before_); }
+  KernelArithmetic(const KernelArithmetic&) = delete;
+  KernelArithmetic& operator=(const KernelArithmetic&) = delete;
 
  private:
   std::fenv_t before_;
@@ -45,7 +56,7 @@ void parallel_for(int64_t n, int64_t cost, const Body& body) {
   const int64_t worthwhile = n * std::max<int64_t>(cost, 1) / work_per_thread();
   const int64_t parts = std::clamp<int64_t>(worthwhile, 1, std::min<int64_t>(num_threads(), n));
   const auto run = [&](int64_t part) {
-    const DefaultArithmetic arithmetic;
+    const KernelArithmetic arithmetic;
     body(n * part / parts, n * (part + 1) / parts);
   };
   if (parts == 1) {

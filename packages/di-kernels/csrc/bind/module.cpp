@@ -1,4 +1,7 @@
+#include <nanobind/stl/string.h>
+
 #include "bind/tensor.hpp"
+#include "isa.hpp"
 #include "parallel.hpp"
 
 namespace di::bind {
@@ -54,6 +57,14 @@ NB_MODULE(_native, m) {
     di::bind::require(work_per_thread >= 1, "work_per_thread must be at least 1");
     di::set_num_threads(count, work_per_thread);
   });
+  m.def("instruction_sets", [] {
+    nb::list names;
+    for (const di::Isa isa : di::supported_isas()) names.append(nb::cast(std::string(di::isa_name(isa))));
+    return names;
+  });
+  m.def("instruction_set", [] { return std::string(di::isa_name(di::active_isa())); });
+  m.def("set_instruction_set", [](const char* name) { return di::use_isa(name); });
+  di::bind::bind_math(m);
   di::bind::bind_formats(m);
   di::bind::bind_linear(m);
   di::bind::bind_norm(m);

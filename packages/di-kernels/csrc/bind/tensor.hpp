@@ -159,6 +159,7 @@ inline void require(bool ok, const char* message) {
   if (!ok) throw nb::value_error(message);
 }
 
+void bind_math(nb::module_& m);
 void bind_formats(nb::module_& m);
 void bind_linear(nb::module_& m);
 void bind_norm(nb::module_& m);

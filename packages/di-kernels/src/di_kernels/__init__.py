@@ -1,7 +1,15 @@
 """Tensor operations of DeepSeek-V4.1: number formats, reference formulas and CPU kernels."""
 
 from di_kernels.errors import KernelUnavailableError
+from di_kernels.instruction_sets import instruction_set, instruction_sets, set_instruction_set
 from di_kernels.threads import num_threads, set_num_threads
 
-__all__ = ["KernelUnavailableError", "num_threads", "set_num_threads"]
+__all__ = [
+    "KernelUnavailableError",
+    "instruction_set",
+    "instruction_sets",
+    "num_threads",
+    "set_instruction_set",
+    "set_num_threads",
+]
 __version__ = "0.1.0"

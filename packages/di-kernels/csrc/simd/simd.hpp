@@ -1,0 +1,150 @@
+// Vectors of 16 lanes for the loops of csrc/simd, the same on every instruction set. Only sources of that
+// folder, which are compiled once for each set, include this file; all of it is inlined.
+//
+// Bits: every function is a fixed sequence of IEEE operations with subnormals flushed (KernelArithmetic of
+// parallel.hpp), so the instruction sets agree bit for bit.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define DI_INLINE [[gnu::always_inline]] static inline
+
+namespace di::simd::DI_ISA {
+
+typedef float f32x16 __attribute__((vector_size(64)));
+typedef int32_t i32x16 __attribute__((vector_size(64)));
+typedef uint32_t u32x16 __attribute__((vector_size(64)));
+typedef uint16_t u16x16 __attribute__((vector_size(32)));
+typedef uint8_t u8x16 __attribute__((vector_size(16)));
+
+#if defined(DI_ISA_avx512) || defined(DI_ISA_avx512bf16)
+#define DI_AVX512 1
+#endif
+
+template <class V>
+DI_INLINE V load(const void* p) {
+  V v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+
+template <class V>
+DI_INLINE void store(void* p, V v) {
+  std::memcpy(p, &v, sizeof v);
+}
+
+DI_INLINE f32x16 splat(float x) { return x - f32x16{}; }  // keeps -0
+DI_INLINE u32x16 bits(f32x16 v) { return (u32x16)v; }
+DI_INLINE f32x16 floats(u32x16 v) { return (f32x16)v; }
+
+// a where the mask is all ones, b where it is 0.
+DI_INLINE f32x16 select(i32x16 mask, f32x16 a, f32x16 b) {
+  return (f32x16)(((i32x16)a & mask) | ((i32x16)b & ~mask));
+}
+
+// a * b + c, rounded once.
+DI_INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
+#if defined(DI_AVX512)
+  return (f32x16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(DI_ISA_avx2)
+  typedef float f32x8 __attribute__((vector_size(32)));
+  f32x8 x[2], y[2], z[2];
+  std::memcpy(x, &a, sizeof a);
+  std::memcpy(y, &b, sizeof b);
+  std::memcpy(z, &c, sizeof c);
+  for (int i = 0; i < 2; ++i) z[i] = (f32x8)_mm256_fmadd_ps((__m256)x[i], (__m256)y[i], (__m256)z[i]);
+  f32x16 out;
+  std::memcpy(&out, z, sizeof out);
+  return out;
+#else
+  for (int i = 0; i < 16; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+  return c;
+#endif
+}
+
+// Lane by lane acc + a.odd * b.odd, rounded, then + a.even * b.even, rounded: what VDPBF16PS computes. A lane
+// of a and b holds two bfloat16 numbers, the even one in its low half.
+DI_INLINE f32x16 dot_bf16(f32x16 acc, u32x16 a, u32x16 b) {
+#if defined(DI_ISA_avx512bf16)
+  return (f32x16)_mm512_dpbf16_ps((__m512)acc, (__m512bh)a, (__m512bh)b);
+#else
+  acc = fma(floats(a & 0xffff0000u), floats(b & 0xffff0000u), acc);
+  return fma(floats(a << 16), floats(b << 16), acc);
+#endif
+}
+
+// The larger of two; a NaN in `a` is kept, one in `b` is not.
+DI_INLINE f32x16 max(f32x16 a, f32x16 b) { return select(b > a, b, a); }
+DI_INLINE f32x16 min(f32x16 a, f32x16 b) { return select(b < a, b, a); }
+
+DI_INLINE f32x16 widen_bf16(u16x16 v) { return floats(__builtin_convertvector(v, u32x16) << 16); }
+
+// Nearest bfloat16, ties to even; a NaN stays one (numeric.hpp, to_bf16).
+DI_INLINE u16x16 to_bf16(f32x16 x) {
+  const u32x16 u = bits(x);
+  const u32x16 rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  const u32x16 nan = (u >> 16) | 0x40u;
+  const u32x16 is_nan = (u32x16)((u & 0x7fffffffu) > 0x7f800000u);
+  return __builtin_convertvector((rounded & ~is_nan) | (nan & is_nan), u16x16);
+}
+
+// Sum of the lanes: halves are added until one lane is left.
+DI_INLINE float tree_sum(f32x16 v) {
+  float lane[16];
+  store(lane, v);
+  for (int width = 8; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) lane[i] += lane[i + width];
+  }
+  return lane[0];
+}
+
+// 2^n for integers n of -126..127.
+DI_INLINE f32x16 power_of_two(i32x16 n) { return floats((u32x16)(n + 127) << 23); }
+
+// e^x, within 2 units in the last place; results below 2^-126 are 0. Range reduction by ln 2 in two parts,
+// then the Taylor series to degree 7: its remainder is below 2^-27 on |r| <= ln(2)/2.
+DI_INLINE f32x16 exp(f32x16 x) {
+  const f32x16 clamped = min(max(x, splat(-104.0f)), splat(89.0f));  // both ends are out of range
+  const f32x16 magic = splat(0x1.8p23f);                             // rounds to an integer
+  const f32x16 n = fma(clamped, splat(0x1.715476p0f), magic) - magic;
+  f32x16 r = fma(n, splat(-0x1.62e4p-1f), clamped);
+  r = fma(n, splat(-0x1.7f7d1cp-20f), r);
+  f32x16 p = splat(1.0f / 5040);
+  p = fma(p, r, splat(1.0f / 720));
+  p = fma(p, r, splat(1.0f / 120));
+  p = fma(p, r, splat(1.0f / 24));
+  p = fma(p, r, splat(1.0f / 6));
+  p = fma(p, r, splat(0.5f));
+  p = fma(p, r, splat(1.0f));
+  p = fma(p, r, splat(1.0f));
+  const i32x16 whole = __builtin_convertvector(n, i32x16);
+  const i32x16 half = whole >> 1;  // 2^n alone may be out of range
+  const f32x16 y = p * power_of_two(half) * power_of_two(whole - half);
+  return select(x != x, x, y);
+}
+
+// ln x for normal x > 0, within 2 units in the last place; ln 0 = -inf, NaN below 0. The mantissa m is taken
+// from [sqrt(1/2), sqrt(2)), ln m = 2 atanh((m - 1) / (m + 1)) by its series.
+DI_INLINE f32x16 log(f32x16 x) {
+  const u32x16 u = bits(x) - 0x3f3504f3u;  // sqrt(1/2)
+  const i32x16 exponent = (i32x16)u >> 23;
+  const f32x16 m = floats((u & 0x007fffffu) + 0x3f3504f3u);
+  const f32x16 s = (m - 1.0f) / (m + 1.0f), s2 = s * s;
+  f32x16 p = splat(2.0f / 9);
+  p = fma(p, s2, splat(2.0f / 7));
+  p = fma(p, s2, splat(2.0f / 5));
+  p = fma(p, s2, splat(2.0f / 3));
+  const f32x16 e = __builtin_convertvector(exponent, f32x16);
+  const f32x16 small = fma(e, splat(-0x1.05c61p-29f), fma(p * s2, s, 2.0f * s));
+  f32x16 y = fma(e, splat(0x1.62e43p-1f), small);
+  y = select(x == 0.0f, splat(-__builtin_inff()), y);
+  y = select(x == __builtin_inff(), x, y);
+  return select(x >= 0.0f, y, splat(__builtin_nanf("")));
+}
+
+}  // namespace di::simd::DI_ISA

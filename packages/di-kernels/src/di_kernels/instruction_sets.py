@@ -1,0 +1,32 @@
+"""Instruction set of the CPU kernels. It changes time only, never a bit of a result."""
+
+from __future__ import annotations
+
+from di_kernels.errors import shown
+
+
+def instruction_sets() -> tuple[str, ...]:
+    """What this machine can run, the best one last: portable, avx2, avx512, avx512bf16."""
+    from di_kernels import _native
+
+    return tuple(_native.instruction_sets())
+
+
+def instruction_set() -> str:
+    """The one in use; by default the best one."""
+    from di_kernels import _native
+
+    return _native.instruction_set()
+
+
+def set_instruction_set(name: str) -> None:
+    """Use ``name`` in the CPU kernels from now on, in this process.
+
+    Raises:
+        ValueError: this machine cannot run it, or there is no such instruction set.
+    """
+    from di_kernels import _native
+
+    if not isinstance(name, str) or not _native.set_instruction_set(name):
+        allowed = ", ".join(instruction_sets())
+        raise ValueError(f"instruction set is {shown(name)}; this machine can run: {allowed}")
