@@ -23,28 +23,50 @@ int num_threads();          // threads used by the kernels; default: what OpenMP
 int64_t work_per_thread();  // operations that are worth waking a thread for
 void set_num_threads(int count, int64_t work_per_thread);  // 1..kMaxThreads, at least 1
 
-// The arithmetic of the kernels for as long as it lives: round to nearest, no traps, subnormals read and
-// written as zero. The bfloat16 dot instruction flushes them anyway, so everything does, on every thread and
-// instruction set, whatever the host program has set.
-class KernelArithmetic {
+// Default rounding and subnormals for as long as it lives: a host program may have set other ones, and then
+// for some of its threads only.
+class DefaultArithmetic {
  public:
-  KernelArithmetic() {
+  DefaultArithmetic() {
     std::fegetenv(&before_);
     std::fesetenv(FE_DFL_ENV);
-#if defined(__x86_64__)
-    _mm_setcsr(_mm_getcsr() | 0x8040u);  // flush to zero, denormals are zero
-#elif defined(__aarch64__)
-    uint64_t control;
-    asm volatile("mrs %0, fpcr" : "=r"(control));
-    asm volatile("msr fpcr, %0" : : "r"(control | (uint64_t{1} << 24)));
-#endif
   }
-  ~KernelArithmetic() { std::fesetenv(&before_); }
-  KernelArithmetic(const KernelArithmetic&) = delete;
-  KernelArithmetic& operator=(const KernelArithmetic&) = delete;
+  ~DefaultArithmetic() { std::fesetenv(&before_); }
+  DefaultArithmetic(const DefaultArithmetic&) = delete;
+  DefaultArithmetic& operator=(const DefaultArithmetic&) = delete;
 
  private:
   std::fenv_t before_;
+};
+
+// Inside the default arithmetic: subnormals are read and written as zero for as long as it lives. The
+// bfloat16 dot instruction always does that, so every loop that uses dot_bf16 runs under this, on every
+// instruction set.
+class FlushedSubnormals {
+ public:
+  FlushedSubnormals() { set(control() | kFlush); }
+  ~FlushedSubnormals() { set(control() & ~kFlush); }
+  FlushedSubnormals(const FlushedSubnormals&) = delete;
+  FlushedSubnormals& operator=(const FlushedSubnormals&) = delete;
+
+ private:
+#if defined(__x86_64__)
+  static constexpr uint32_t kFlush = 0x8040;  // flush to zero, denormals are zero
+  static uint32_t control() { return _mm_getcsr(); }
+  static void set(uint32_t value) { _mm_setcsr(value); }
+#elif defined(__aarch64__)
+  static constexpr uint64_t kFlush = uint64_t{1} << 24;
+  static uint64_t control() {
+    uint64_t value;
+    asm volatile("mrs %0, fpcr" : "=r"(value));
+    return value;
+  }
+  static void set(uint64_t value) { asm volatile("msr fpcr, %0" : : "r"(value)); }
+#else
+  static constexpr uint32_t kFlush = 0;
+  static uint32_t control() { return 0; }
+  static void set(uint32_t) {}
+#endif
 };
 
 // Calls body(begin, end) for disjoint ranges that cover [0, n). `cost` is about the number of scalar
@@ -56,7 +78,7 @@ void parallel_for(int64_t n, int64_t cost, const Body& body) {
   const int64_t worthwhile = n * std::max<int64_t>(cost, 1) / work_per_thread();
   const int64_t parts = std::clamp<int64_t>(worthwhile, 1, std::min<int64_t>(num_threads(), n));
   const auto run = [&](int64_t part) {
-    const KernelArithmetic arithmetic;
+    const DefaultArithmetic arithmetic;
     body(n * part / parts, n * (part + 1) / parts);
   };
   if (parts == 1) {

@@ -11,7 +11,7 @@ void bind_math(nb::module_& m) {
       const auto in = dense<float, 1>(x, "x");
       const auto out = dense<float, 1>(y, "y");
       require(in.shape == out.shape, "x and y must have one shape");
-      const KernelArithmetic arithmetic;
+      const DefaultArithmetic arithmetic;
       (math_simd::active().*member)(in.data, in.shape[0], out.data);
     });
   };

@@ -318,7 +318,7 @@ void top_logprobs(Logits logits, int64_t k, int64_t* ids, float* logprobs) {
 
 void apply_penalties(Rows<float> logits, RowEntries entries, const int32_t* output_counts,
                      const float* repetition, const float* presence, const float* frequency) {
-  const KernelArithmetic arithmetic;
+  const DefaultArithmetic arithmetic;
   for (int64_t r = 0; r < logits.count; ++r) {
     for (int64_t e = entries.row_starts[r]; e < entries.row_starts[r + 1]; ++e) {
       float& x = logits[r][entries.token_ids[e]];
@@ -330,7 +330,7 @@ void apply_penalties(Rows<float> logits, RowEntries entries, const int32_t* outp
 }
 
 void apply_bias(Rows<float> logits, RowEntries entries, const float* values) {
-  const KernelArithmetic arithmetic;
+  const DefaultArithmetic arithmetic;
   for (int64_t r = 0; r < logits.count; ++r) {
     for (int64_t e = entries.row_starts[r]; e < entries.row_starts[r + 1]; ++e) {
       logits[r][entries.token_ids[e]] += values[e];

@@ -1,8 +1,8 @@
 // Vectors of 16 lanes for the loops of csrc/simd, the same on every instruction set. Only sources of that
 // folder, which are compiled once for each set, include this file; all of it is inlined.
 //
-// Bits: every function is a fixed sequence of IEEE operations with subnormals flushed (KernelArithmetic of
-// parallel.hpp), so the instruction sets agree bit for bit.
+// Bits: every function is a fixed sequence of IEEE operations, so the instruction sets agree bit for bit;
+// dot_bf16 only where subnormals are flushed (FlushedSubnormals of parallel.hpp).
 #pragma once
 
 #include <cstdint>
@@ -106,7 +106,7 @@ DI_INLINE float tree_sum(f32x16 v) {
 // 2^n for integers n of -126..127.
 DI_INLINE f32x16 power_of_two(i32x16 n) { return floats((u32x16)(n + 127) << 23); }
 
-// e^x, within 2 units in the last place; results below 2^-126 are 0. Range reduction by ln 2 in two parts,
+// e^x, within 2 units in the last place. Range reduction by ln 2 in two parts,
 // then the Taylor series to degree 7: its remainder is below 2^-27 on |r| <= ln(2)/2.
 DI_INLINE f32x16 exp(f32x16 x) {
   const f32x16 clamped = min(max(x, splat(-104.0f)), splat(89.0f));  // both ends are out of range
