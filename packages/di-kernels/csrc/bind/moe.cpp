@@ -29,21 +29,6 @@ void add_expert(ExpertBank& bank, const Weight& w1, const Weight& w3, const Weig
   bank.w2.push_back(w2);
 }
 
-void call_route(const View& logits, const View& bias, float scale, const View& ids, const View& weights) {
-  const auto in = dense<float, 2>(logits, "logits");
-  const auto id = dense<int32_t, 2>(ids, "ids");
-  const auto weight = dense<float, 2>(weights, "weights");
-  const auto offset = rows<float, 2>(bias, "bias");
-  const int64_t rows = in.shape[0], experts = in.shape[1], top_k = id.shape[1];
-  require(top_k >= 0 && top_k <= experts, "route: top_k must not exceed the number of experts");
-  require(id.shape[0] == rows && weight.shape == id.shape, "route: shapes do not agree");
-  require(offset.shape[1] == experts && offset.shape[0] == rows,
-          "route: bias must be [experts] or [rows, experts]");
-  nb::gil_scoped_release release;
-  route(in.data, reinterpret_cast<const uint8_t*>(offset.data), offset.stride[0] * 4, rows, experts, top_k,
-        scale, id.data, weight.data);
-}
-
 template <class T>
 void call_experts(const ExpertBank& bank, const View& x, const View& ids, const std::optional<View>& weights,
                   float limit, bool quantize_input, const View& y) {
@@ -69,17 +54,6 @@ void call_experts(const ExpertBank& bank, const View& x, const View& ids, const 
   run_experts<T>(bank, in.data, id.data, weight, rows, slots, limit, quantize_input, out.data);
 }
 
-template <class T>
-void call_combine(const View& shared, const View& routed, const View& y) {
-  const auto base = dense<T, 2>(shared, "shared");
-  const auto add = dense<T, 3>(routed, "routed");
-  const auto out = dense<T, 2>(y, "y");
-  require(out.shape == base.shape && add.shape[0] == base.shape[0] && add.shape[2] == base.shape[1],
-          "combine: shapes do not agree");
-  nb::gil_scoped_release release;
-  combine<T>(base.data, add.data, out.data, base.shape[0], add.shape[1], base.shape[1]);
-}
-
 }  // namespace
 
 void bind_moe(nb::module_& m) {
@@ -90,7 +64,6 @@ void bind_moe(nb::module_& m) {
       .def("add", [](ExpertBank& bank, nb::tuple w1, nb::tuple w3, nb::tuple w2) {
         add_expert(bank, weight_of(w1, "w1"), weight_of(w3, "w3"), weight_of(w2, "w2"));
       });
-  m.def("route", &call_route);
   m.def(
       "experts",
       [](const ExpertBank& bank, View x, View ids, MaybeView weights, float limit, bool quantize_input,
@@ -100,9 +73,6 @@ void bind_moe(nb::module_& m) {
       },
       nb::arg("bank"), nb::arg("x"), nb::arg("ids"), nb::arg("weights").none(), nb::arg("limit"),
       nb::arg("quantize_input"), nb::arg("y"));
-  m.def("combine", [](View shared, View routed, View y) {
-    is<bf16>(shared) ? call_combine<bf16>(shared, routed, y) : call_combine<float>(shared, routed, y);
-  });
 }
 
 }  // namespace di::bind

@@ -166,6 +166,7 @@ void bind_norm(nb::module_& m);
 void bind_rope(nb::module_& m);
 void bind_hyper(nb::module_& m);
 void bind_moe(nb::module_& m);
+void bind_route(nb::module_& m);
 void bind_embedding(nb::module_& m);
 void bind_compress(nb::module_& m);
 void bind_topk(nb::module_& m);

@@ -14,32 +14,6 @@ namespace {
 constexpr int64_t kRowBlock = 1024;      // rows whose intermediate values are held at once
 constexpr int64_t kActivationTile = 32;  // intermediate channels of one work item: one quantization group
 
-// sqrt(softplus(logit)) (4.1); log1p keeps the scores of very negative logits apart.
-float expert_score(float logit) { return std::sqrt(logit > 20.0f ? logit : std::log1p(std::exp(logit))); }
-
-// Whether rank a goes before rank b: a NaN first, so that it is never dropped unseen, then the larger.
-bool goes_before(float a, float b) {
-  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && !std::isnan(b);
-  return a > b;
-}
-
-void route_row(const float* score, const float* rank, int64_t experts, int64_t top_k, float scale,
-               int32_t* ids, float* weights) {
-  std::vector<bool> taken(static_cast<size_t>(experts));
-  float sum = 0.0f;
-  for (int64_t slot = 0; slot < top_k; ++slot) {
-    int64_t best = -1;
-    for (int64_t e = 0; e < experts; ++e) {
-      if (!taken[e] && (best < 0 || goes_before(rank[e], rank[best]))) best = e;
-    }
-    taken[best] = true;
-    ids[slot] = static_cast<int32_t>(best);
-    weights[slot] = score[best];
-    sum += score[best];
-  }
-  for (int64_t slot = 0; slot < top_k; ++slot) weights[slot] = weights[slot] / (sum + 1e-20f) * scale;
-}
-
 // The (row, slot) pairs of a block of rows, sorted by expert; pairs of expert e are start[e] .. start[e + 1]
 // - 1.
 struct Grouping {
@@ -180,20 +154,6 @@ class ExpertPass {
 
 }  // namespace
 
-void route(const float* logits, const uint8_t* bias, int64_t bias_row_bytes, int64_t rows, int64_t experts,
-           int64_t top_k, float scale, int32_t* ids, float* weights) {
-  parallel_for(rows, 32 * experts, [&](int64_t begin, int64_t end) {
-    std::vector<float> score(static_cast<size_t>(experts)), rank(static_cast<size_t>(experts));
-    for (int64_t r = begin; r < end; ++r) {
-      for (int64_t e = 0; e < experts; ++e) {
-        score[e] = expert_score(logits[r * experts + e]);
-        rank[e] = score[e] + load_unaligned<float>(bias + r * bias_row_bytes, e);
-      }
-      route_row(score.data(), rank.data(), experts, top_k, scale, ids + r * top_k, weights + r * top_k);
-    }
-  });
-}
-
 template <class T>
 void run_experts(const ExpertBank& bank, const T* x, const int32_t* ids, const float* weights, int64_t rows,
                  int64_t slots, float limit, bool quantize_input, T* y) {
@@ -213,26 +173,9 @@ void run_experts(const ExpertBank& bank, const T* x, const int32_t* ids, const f
   }
 }
 
-template <class T>
-void combine(const T* shared, const T* routed, T* y, int64_t rows, int64_t slots, int64_t dim) {
-  parallel_for(rows, slots * dim, [&](int64_t begin, int64_t end) {
-    std::vector<float> sum(static_cast<size_t>(dim));
-    for (int64_t r = begin; r < end; ++r) {
-      widen(shared + r * dim, dim, sum.data());
-      for (int64_t s = 0; s < slots; ++s) {
-        const T* output = routed + (r * slots + s) * dim;
-        for (int64_t i = 0; i < dim; ++i) sum[i] += to_float(output[i]);
-      }
-      narrow(sum.data(), dim, y + r * dim);
-    }
-  });
-}
-
 template void run_experts<float>(const ExpertBank&, const float*, const int32_t*, const float*, int64_t,
                                  int64_t, float, bool, float*);
 template void run_experts<bf16>(const ExpertBank&, const bf16*, const int32_t*, const float*, int64_t,
                                 int64_t, float, bool, bf16*);
-template void combine<float>(const float*, const float*, float*, int64_t, int64_t, int64_t);
-template void combine<bf16>(const bf16*, const bf16*, bf16*, int64_t, int64_t, int64_t);
 
 }  // namespace di
