@@ -29,11 +29,13 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def one_thread() -> Iterator[None]:
     """Tiny steps do not pay for more threads; tests of threads ask for them. Puts the process's counts back."""
     native, library = di_kernels.num_threads(), torch.get_num_threads()
+    instructions = di_kernels.instruction_set()
     di_kernels.set_num_threads(1)
     torch.set_num_threads(1)
     yield
     di_kernels.set_num_threads(native)
     torch.set_num_threads(library)
+    di_kernels.set_instruction_set(instructions)
 
 
 @pytest.fixture

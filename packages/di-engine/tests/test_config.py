@@ -43,6 +43,8 @@ def test_plain_data_spells_enumerations_by_value_or_name() -> None:
         ("num_blocks", 1),
         ("kv_cache_bytes", 0),
         ("num_threads", 0),
+        ("instruction_set", "sse9"),
+        ("instruction_set", 4),
         ("seed", 1 << 64),
         ("seed", "7"),
         ("load_draft", 1),

@@ -86,7 +86,9 @@ def test_coverage_names_what_is_absent():
 
 
 def test_coverage_adds_each_count_to_itself(checkpoint, loaded):
-    case = CaseGenerator(loaded.config, loaded.capacity.layout, seed=1).draw(0)
+    case = CaseGenerator(loaded.config, loaded.capacity.layout, seed=1, instruction_sets=("portable",)).draw(
+        0
+    )
     counts = {field.name: number for number, field in enumerate(dataclasses.fields(SchedulerStats), 1)}
     stats = EngineStats(EngineCounters(overlapped_steps=1000), SchedulerStats(**counts))
     coverage = dataclasses.asdict(Coverage().plus(case, stats).plus(case, stats))
@@ -136,7 +138,7 @@ def test_failed_baseline_is_a_difference():
 def test_cases_cover_the_space(checkpoint):
     config = ModelConfig.from_file(checkpoint)
     layout = CacheLayout.from_spec(cache_spec(config, Numerics.RELEASE))
-    generator = CaseGenerator(config, layout, seed=1)
+    generator = CaseGenerator(config, layout, seed=1, instruction_sets=("portable",))
     cases = [generator.draw(index) for index in range(150)]
     arrivals = [arrival for case in cases for arrival in case.arrivals]
     lengths = {len(arrival.request.prompt) for arrival in arrivals}

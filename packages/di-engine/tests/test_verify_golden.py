@@ -16,7 +16,7 @@ from di_engine.verify import Finding, FindingKind, GoldenVerification, Verdict
 from di_engine.verify.cached import CachedRunner
 from di_engine.verify.damage import damage
 from di_engine.verify.golden import UNQUANTIZED_SUFFIX
-from di_engine.verify.threads import limited_threads
+from di_engine.verify.settings import kernel_settings
 from di_engine.verify.unquantized import unquantized
 from di_kernels.ops.linear import WeightFormat
 from di_model.checkpoint import load_checkpoint
@@ -55,7 +55,7 @@ def golden(tmp_path_factory, checkpoints):
     opened = load_checkpoint(checkpoints / "tiny")
     engram = derive_engram(opened.config, opened.path)
     runner = ReferenceRunner(ReferenceModel(opened.config, opened.weights, engram, Numerics.FLOAT32))
-    with limited_threads(1):
+    with kernel_settings(num_threads=1):
         np.savez(folder / "tiny_fp32_logits.npz", **logits_arrays(runner))
         np.savez(folder / "tiny_fp32_decode.npz", **decode_arrays(runner))
     return folder

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from di_kernels import instruction_sets
 from di_model.numerics import Numerics
 from di_scheduler import StepPolicy
 
@@ -45,6 +46,8 @@ class EngineConfig:
     policy: ``MIXED`` steps, or ``HOMOGENEOUS`` ones that hold prompt rows or decode rows only.
     num_threads: threads of the CPU kernels and of torch, for the whole process. None: leave them as they are.
         Never changes a bit of a result.
+    instruction_set: of the CPU kernels, for the whole process: one of :func:`di_kernels.instruction_sets`. None: leave
+        it as it is, at first the best one. Never changes a bit of a result.
     seed: makes requests without a seed of their own repeatable: the i-th of them draws from (seed, i). None:
         they draw from the operating system's entropy.
     load_draft: load the draft model and keep its cache up to date.
@@ -72,6 +75,7 @@ class EngineConfig:
     kv_cache_bytes: int | None = None
     policy: StepPolicy = StepPolicy.MIXED
     num_threads: int | None = None
+    instruction_set: str | None = None
     seed: int | None = None
     load_draft: bool = True
     max_draft_tokens: int = 5
@@ -90,6 +94,9 @@ class EngineConfig:
             if not isinstance(getattr(self, name), bool):
                 raise EngineConfigError(name, getattr(self, name), "True or False")
         self._check_timeout()
+        if self.instruction_set not in (None, *instruction_sets()):
+            allowed = f"{', '.join(instruction_sets())} (what this machine can run), or None"
+            raise EngineConfigError("instruction_set", self.instruction_set, allowed)
         for name, (least, most, optional) in _INT_RANGES.items():
             object.__setattr__(self, name, _integer(name, getattr(self, name), least, most, optional))
         if self.block_size % 2:

@@ -192,6 +192,10 @@ def command(
         int | None,
         _option("Threads of the kernels.", "--threads", default="one a usable core"),
     ] = None,
+    instruction_set: Annotated[
+        str | None,
+        _option("Instruction set of the kernels; results do not depend on it.", default="the best here"),
+    ] = None,
     load_draft: Annotated[bool, _option("Load the draft model.")] = True,
 ) -> int:
     """Generate text.

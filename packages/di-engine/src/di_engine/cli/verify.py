@@ -31,6 +31,10 @@ def golden(
     tokenizer: Annotated[
         Path | None, typer.Option(exists=True, help="The released tokenizer.json, for the files about it.")
     ] = None,
+    num_threads: Annotated[int, typer.Option("--threads", min=1, max=4096, help="Of the kernels.")] = 1,
+    instruction_set: Annotated[
+        str | None, typer.Option(help="Of the kernels.", show_default="the best here")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> int:
     """Check the reference model and the engine's cached path against golden values.
@@ -42,7 +46,9 @@ def golden(
 
     raise_from_now_on()
     with user_errors(EXIT_USAGE):
-        verification = GoldenVerification(directory, checkpoints, tokenizer)
+        verification = GoldenVerification(
+            directory, checkpoints, tokenizer, num_threads=num_threads, instruction_set=instruction_set
+        )
     start = time.monotonic()
     cases = misses = unknown = 0
     for item in verification.run():
@@ -85,13 +91,16 @@ def equality(
     checkpoint: Annotated[str, typer.Option(help="Checkpoint directory, or the name of a shipped model.")],
     cases: Annotated[int, typer.Option(min=1, help="How many random schedules.")] = 300,
     seed: Annotated[int, typer.Option(help="Of requests and schedules.")] = 1,
+    instruction_set: Annotated[
+        str | None, typer.Option(help="Of all runs.", show_default="all vectorized ones in turn")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> int:
     """Run random requests in random schedules and compare tokens and log-probability bits with each run alone.
 
     Schedules differ in arrivals, priorities, chunks, pools (preemption, also of what is being computed), threads,
-    asynchronous scheduling, and drafts of every length, right and wrong. Exits with 1 at the first difference, and
-    when something of this never occurred.
+    instruction sets, asynchronous scheduling, and drafts of every length, right and wrong. Exits with 1 at the first
+    difference, and when something of this never occurred.
     """
     # Pieces of work are tiny here: two threads that spin while they wait lose whole time slices on a busy machine. The
     # thread runtime reads this once, when it is loaded below.
@@ -102,7 +111,7 @@ def equality(
 
     raise_from_now_on()
     with user_errors():
-        check = EqualityCheck(existing_model(checkpoint), seed)
+        check = EqualityCheck(existing_model(checkpoint), seed, instruction_set=instruction_set)
     start = time.monotonic()
     with tqdm(total=cases, unit="case", disable=not sys.stderr.isatty()) as bar:
         report = check.run(cases, progress=lambda done: bar.update(done - bar.n))

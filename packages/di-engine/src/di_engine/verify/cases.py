@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from di_cache import CacheLayout
@@ -76,6 +77,7 @@ class Case:
     max_chunk_tokens: int | None
     policy: StepPolicy
     num_threads: int
+    instruction_set: str
     async_scheduling: bool
     max_draft_tokens: int
     priced: bool
@@ -94,10 +96,14 @@ class CaseGenerator:
         config: model that the requests are for.
         layout: layout of its caches, whose ring sizes are borders worth crossing.
         seed: of everything drawn.
+        instruction_sets: those that schedules run on.
     """
 
-    def __init__(self, config: ModelConfig, layout: CacheLayout, seed: int) -> None:
+    def __init__(
+        self, config: ModelConfig, layout: CacheLayout, seed: int, instruction_sets: Sequence[str]
+    ) -> None:
         self._random = random.Random(seed)
+        self._instruction_sets = tuple(instruction_sets)
         self._vocab_size = config.text.vocab_size
         window = config.text.sliding_window
         self._longest_prompt = longest_sequence(config) - MAX_OUTPUT
@@ -126,6 +132,7 @@ class CaseGenerator:
             max_chunk_tokens=chunk if chunk != 1 or all(len(r.prompt) <= 40 for r in requests) else 7,
             policy=rng.choice((StepPolicy.MIXED, StepPolicy.MIXED, StepPolicy.HOMOGENEOUS)),
             num_threads=rng.choice((1, 1, 1, 2)),
+            instruction_set=rng.choice(self._instruction_sets),
             async_scheduling=rng.random() < 0.6,
             max_draft_tokens=rng.choice(DRAFT_LENGTHS),
             priced=rng.random() < 0.4,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from di_kernels import set_num_threads
+from di_kernels import instruction_sets, set_num_threads
 from di_scheduler.cost_curve import CostCurve
 from di_scheduler.speculation import DraftBudget
 from di_spec import Drafter, LogprobEntry
@@ -21,7 +21,7 @@ from di_engine.request import RequestOptions
 from di_engine.stats import EngineStats
 from di_engine.verify.cases import Case, CaseGenerator, Request, longest_sequence
 from di_engine.verify.drafter import Continuation, ScriptedDrafter
-from di_engine.verify.threads import limited_threads
+from di_engine.verify.settings import kernel_settings
 
 WORK_PER_THREAD = 1 << 11
 """Work that wakes a thread where a case uses several: small enough that small models share theirs out too."""
@@ -121,15 +121,28 @@ class EqualityCheck:
         checkpoint: checkpoint directory; it may hold any sizes.
         seed: of requests and schedules.
         loaded: a model to run instead of the one in ``checkpoint``.
+        instruction_set: of all runs. None: schedules have the vectorized ones of this machine, or the only one it has,
+            in turn, and the requests alone the best one.
 
     Raises:
         FileNotFoundError, ValueError: see :func:`~di_engine.loading.load_model`.
     """
 
-    def __init__(self, checkpoint: Path, seed: int, *, loaded: LoadedModel | None = None) -> None:
-        self._base = EngineConfig(model=checkpoint, max_num_seqs=1)
+    def __init__(
+        self,
+        checkpoint: Path,
+        seed: int,
+        *,
+        loaded: LoadedModel | None = None,
+        instruction_set: str | None = None,
+    ) -> None:
+        self._base = EngineConfig(model=checkpoint, max_num_seqs=1, instruction_set=instruction_set)
         self._loaded = load_model(self._base) if loaded is None else loaded
-        self._cases = CaseGenerator(self._loaded.config, self._loaded.capacity.layout, seed)
+        every = instruction_sets()
+        self._instruction_sets = (every[1:] or every) if instruction_set is None else (instruction_set,)
+        self._cases = CaseGenerator(
+            self._loaded.config, self._loaded.capacity.layout, seed, self._instruction_sets
+        )
         self._baselines: dict[Request, Outcome] = {}
 
     def run(self, cases: int, progress: Callable[[int], None] = lambda done: None) -> EqualityReport:
@@ -142,7 +155,7 @@ class EqualityCheck:
         coverage = Coverage()
         difference = None
         done = 0
-        with limited_threads(1):
+        with kernel_settings(num_threads=1):
             while done < cases and difference is None:
                 case = self._cases.draw(done)
                 difference, stats = self._run(case)
@@ -174,6 +187,7 @@ class EqualityCheck:
             settings = replace(
                 self._base,
                 num_threads=1,
+                instruction_set=self._instruction_sets[-1],
                 max_num_batched_tokens=tokens,
                 num_blocks=2 + 2 * -(-tokens // self._base.block_size),
             )
@@ -270,6 +284,7 @@ def _settings(base: EngineConfig, case: Case) -> EngineConfig:
         num_blocks=case.num_blocks,
         policy=case.policy,
         num_threads=case.num_threads,
+        instruction_set=case.instruction_set,
         async_scheduling=case.async_scheduling,
         max_draft_tokens=case.max_draft_tokens,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from di_model.checkpoint import Checkpoint, load_checkpoint
@@ -32,7 +33,7 @@ from di_model.reference import ReferenceModel
 
 from di_engine.verify.cached import CachedRunner
 from di_engine.verify.damage import damage
-from di_engine.verify.threads import limited_threads
+from di_engine.verify.settings import kernel_settings
 from di_engine.verify.unquantized import unquantized
 
 CHUNKS = (None, 1, 7, 64)
@@ -79,9 +80,12 @@ class GoldenVerification:
         checkpoints: holds a folder for each preset, with ``-bf16`` added for its unquantized form.
         tokenizer: the released ``tokenizer.json``, for the files about it; None: they are missed.
         chunks: schedules of the cached runs.
+        num_threads: of the kernels.
+        instruction_set: of the kernels; None: the one in use.
 
     Raises:
         FileNotFoundError: ``directory`` or ``checkpoints`` is no directory.
+        ValueError: a number of threads or an instruction set that the kernels do not have here.
     """
 
     def __init__(
@@ -91,6 +95,8 @@ class GoldenVerification:
         tokenizer: Path | None,
         *,
         chunks: tuple[int | None, ...] = CHUNKS,
+        num_threads: int = 1,
+        instruction_set: str | None = None,
     ) -> None:
         for name, path in (("golden directory", directory), ("checkpoints", checkpoints)):
             if not path.is_dir():
@@ -101,11 +107,14 @@ class GoldenVerification:
             tokenizer,
             chunks,
         )
+        self._settings = partial(kernel_settings, num_threads=num_threads, instruction_set=instruction_set)
+        with self._settings():
+            pass  # refuses what cannot be
 
     def run(self) -> Iterator[Verdict | Finding]:
         """Verdicts and findings, file by file; the files of one preset share one loaded checkpoint."""
         seen: set[Verdict | Finding] = set()  # each subject finds the same arrays without a case
-        with limited_threads(1):
+        with self._settings():
             for result in self._run():
                 if not isinstance(result, Finding) or result not in seen:
                     seen.add(result)
