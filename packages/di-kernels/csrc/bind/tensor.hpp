@@ -160,6 +160,7 @@ inline void require(bool ok, const char* message) {
 }
 
 void bind_math(nb::module_& m);
+void bind_ceilings(nb::module_& m);
 void bind_formats(nb::module_& m);
 void bind_linear(nb::module_& m);
 void bind_norm(nb::module_& m);
