@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from di_kernels import instruction_sets
 from di_kernels.ops.formats import EntryFormat, encode, round_trip
 from di_kernels.ops.indexer import IndexPages, candidate_blocks, candidate_entries, index_scores
 from di_kernels.ops.topk import topk_indices
@@ -18,6 +19,7 @@ from di_kernels.testing import (
     assert_same_values,
     device_backends,
     hostile,
+    instructions,
     threads,
 )
 from hypothesis import given, settings
@@ -208,6 +210,17 @@ def test_candidates_equal_the_reference(device: str, kind: Hostile) -> None:
         assert_same_bits(blocks.cpu(), reference.candidate_blocks(scores, visible, block_size, top))
         entries = candidate_entries(blocks, visible.to(device), block_size)
         assert_same_bits(entries.cpu(), reference.candidate_entries(blocks.cpu(), visible, block_size))
+
+
+@pytest.mark.parametrize("block_size", [1, 3, 8, 16, 32])
+def test_candidates_on_every_instruction_set(device: str, block_size: int) -> None:
+    scores = torch.cat([hostile(kind, 2, 3001, seed=7) for kind in Hostile])
+    visible = torch.arange(scores.shape[0], dtype=torch.int32) * 111 + 8
+    expected = reference.candidate_blocks(scores, visible, block_size, 50)
+    for name in instruction_sets():
+        with instructions(name):
+            actual = candidate_blocks(scores.to(device), visible.to(device), block_size, 50)
+        assert_same_bits(actual.cpu(), expected)
 
 
 def test_the_newest_block_always_wins_and_ties_go_to_the_lowest(device: str) -> None:

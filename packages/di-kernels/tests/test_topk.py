@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from di_kernels import instruction_sets
 from di_kernels.ops.topk import topk_indices
 from di_kernels.reference import topk as reference
 from di_kernels.testing import (
@@ -14,6 +15,7 @@ from di_kernels.testing import (
     assert_same_bits,
     device_backends,
     hostile,
+    instructions,
     threads,
     with_gaps,
     with_row_gaps,
@@ -99,6 +101,54 @@ def test_scores_behind_the_length_and_other_memory_change_nothing(device: str) -
     assert_same_bits(topk_indices(wider, 7, lengths), expected)
     for awkward in (with_row_gaps, with_gaps):
         assert_same_bits(topk_indices(awkward(scores.to(device)), 7, lengths), expected)
+
+
+def large_rows(n: int) -> list[tuple[str, Tensor]]:
+    """Rows that a sample describes well, badly, and not at all."""
+    generator = torch.Generator().manual_seed(n)
+    normal = torch.randn(n, generator=generator)
+    alternating = torch.full((n,), -1.0)
+    alternating[:: n // 512] = torch.arange(-(-n // (n // 512))).float()  # what a sample of every n/m-th sees
+    late = torch.zeros(n)
+    late[-300:] = normal[-300:].abs()
+    few = torch.full((n,), -math.inf)
+    few[torch.randperm(n, generator=generator)[:700]] = 1.0
+    few[torch.randperm(n, generator=generator)[:700]] = math.nan
+    return [
+        ("normal", normal),
+        ("ascending", torch.arange(n).float()),
+        ("descending", -torch.arange(n).float()),
+        ("equal", torch.zeros(n)),
+        ("equal and negative", torch.full((n,), -2.5)),
+        ("rectified", normal.clamp(min=0)),
+        ("mostly zeros of both signs", torch.where(normal > 2.5, normal, normal.sign() * 0.0)),
+        ("alternating", alternating),
+        ("late", late),
+        ("few numbers", few),
+        ("all NaN", torch.full((n,), math.nan)),
+        ("subnormals", normal * 1e-39),
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("n", "k"), [(4096, 1), (20_011, 512), (20_011, 5002), (129_280, 4096)])
+def test_large_rows_equal_the_reference(device: str, n: int, k: int, dtype: torch.dtype) -> None:
+    for name, row in large_rows(n):
+        scores = row[None].to(dtype)
+        expected = reference.topk_indices(scores, k, int32(n))
+        assert torch.equal(topk_indices(scores.to(device), k, int32(n).to(device)).cpu(), expected), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_instruction_set_and_any_threads_choose_the_same(device: str, dtype: torch.dtype) -> None:
+    rows = [row for _, row in large_rows(9001)] + [hostile(kind, 9001) for kind in Hostile]
+    scores = torch.stack(rows).to(dtype).to(device)
+    lengths = (torch.arange(len(rows), dtype=torch.int32) * 450 + 37).to(device)
+    expected = reference.topk_indices(scores.cpu(), 600, lengths.cpu())
+    for name in instruction_sets():
+        for count in (1, 2):
+            with instructions(name), threads(count):
+                assert torch.equal(topk_indices(scores, 600, lengths).cpu(), expected), name
 
 
 def test_wrong_arguments_are_named(device: str) -> None:

@@ -8,6 +8,7 @@
 #include "cpu/reduce.hpp"
 #include "cpu/topk.hpp"
 #include "parallel.hpp"
+#include "simd/topk.hpp"
 
 namespace di {
 namespace {
@@ -99,19 +100,17 @@ void candidate_blocks(const float* scores, int64_t stride, int64_t rows, int64_t
   for (int64_t r = 0; r < rows; ++r) {
     if (visible[r] > 0) require_range("visible", r, visible[r], 0, n + 1);
   }
-  const uint32_t largest = order_key(kLargestBf16);
-  parallel_for(rows, 4 * n, [&](int64_t begin, int64_t end) {
-    std::vector<uint32_t> best, scratch;
+  parallel_for(rows, n, [&](int64_t begin, int64_t end) {
+    thread_local std::vector<float> best;
+    thread_local TopK work;
     for (int64_t r = begin; r < end; ++r) {
       const int64_t length = std::max<int64_t>(visible[r], 0);
       const int64_t count = length / block_size + (length % block_size != 0);
-      best.assign(static_cast<size_t>(count), order_key(-kInfinity));
-      for (int64_t i = 0; i < length; ++i) {
-        uint32_t& top = best[static_cast<size_t>(i / block_size)];
-        top = std::max(top, std::min(order_key(scores[r * stride + i]), largest));
-      }
-      if (!best.empty()) best.back() = order_key(kInfinity);  // above every capped score
-      const int64_t kept = select_largest(best.data(), count, top_blocks, scratch, out + r * top_blocks);
+      best.resize(static_cast<size_t>(count));
+      topk_simd::active().block_maxima(scores + r * stride, length, block_size, best.data());
+      for (float& top : best) top = std::min(top, kLargestBf16);
+      if (!best.empty()) best.back() = kInfinity;  // above every capped score
+      const int64_t kept = select_largest(best.data(), count, top_blocks, work, out + r * top_blocks);
       std::fill(out + r * top_blocks + kept, out + (r + 1) * top_blocks, -1);
     }
   });

@@ -11,7 +11,7 @@ def topk_indices(scores: Tensor, k: int, lengths: Tensor) -> Tensor:
     rows, n = scores.shape
     index = torch.arange(n)
     taking_part = index < lengths[:, None]
-    ranked = torch.where(taking_part & ~scores.isnan(), scores, -torch.inf)
+    ranked = torch.where(taking_part & ~scores.isnan(), scores.float(), -torch.inf)
     # Stable: of equal scores the lower index stands first, so those behind the length come last.
     order = ranked.argsort(dim=1, descending=True, stable=True)[:, :k]
     chosen = index[: order.shape[1]] < lengths[:, None]

@@ -4,7 +4,7 @@ Nothing here is imported by the library itself.
 """
 
 from di_kernels.testing.compare import assert_same_bits, assert_same_values
-from di_kernels.testing.environment import device_backends, shared_directory, threads
+from di_kernels.testing.environment import device_backends, instructions, shared_directory, threads
 from di_kernels.testing.hostile import AWKWARD_SIZES, Hostile, hostile
 from di_kernels.testing.memory import misaligned, with_gaps, with_row_gaps
 
@@ -15,6 +15,7 @@ __all__ = [
     "assert_same_values",
     "device_backends",
     "hostile",
+    "instructions",
     "misaligned",
     "shared_directory",
     "threads",

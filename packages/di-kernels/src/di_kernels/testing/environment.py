@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from di_kernels.dispatch import BACKEND_OF_DEVICE
+from di_kernels.instruction_sets import instruction_set, set_instruction_set
 from di_kernels.threads import num_threads, set_num_threads
 
 
@@ -43,6 +44,17 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         set_num_threads(before)
+
+
+@contextlib.contextmanager
+def instructions(name: str) -> Iterator[None]:
+    """Run the CPU kernels with the instruction set ``name`` inside the block."""
+    before = instruction_set()
+    set_instruction_set(name)
+    try:
+        yield
+    finally:
+        set_instruction_set(before)
 
 
 def shared_directory(start: str | Path) -> Path | None:
