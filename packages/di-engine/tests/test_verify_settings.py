@@ -14,8 +14,10 @@ def settings() -> tuple[int, int, str]:
 
 def test_settings_are_in_force_inside_and_undone_after_an_error():
     before = settings()
-    with pytest.raises(KeyError), kernel_settings(num_threads=2, instruction_set="portable"):
+    with kernel_settings(num_threads=2, instruction_set="portable"):
         assert settings() == (2, 2, "portable")
+    assert settings() == before
+    with pytest.raises(KeyError), kernel_settings(num_threads=2, instruction_set="portable"):
         raise KeyError
     assert settings() == before
     with kernel_settings(num_threads=1):

@@ -23,6 +23,14 @@ int num_threads();          // threads used by the kernels; default: what OpenMP
 int64_t work_per_thread();  // operations that are worth waking a thread for
 void set_num_threads(int count, int64_t work_per_thread);  // 1..kMaxThreads, at least 1
 
+// With pinned threads, the thread that has part p of a loop stays on the p-th processor that the process may
+// use, counted when pinning began: parts of loops over the same rows read memory that their own thread
+// touched first, which on a machine of several memory nodes is the near one. Off by default; switched off,
+// threads may run anywhere again, each from its next part on. Does nothing where the system has no affinity.
+void pin_threads(bool on);
+bool threads_are_pinned();
+void place_thread(int64_t part);
+
 // Default rounding and subnormals for as long as it lives: a host program may have set other ones, and then
 // for some of its threads only.
 class DefaultArithmetic {
@@ -79,6 +87,7 @@ void parallel_for(int64_t n, int64_t cost, const Body& body) {
   const int64_t parts = std::clamp<int64_t>(worthwhile, 1, std::min<int64_t>(num_threads(), n));
   const auto run = [&](int64_t part) {
     const DefaultArithmetic arithmetic;
+    place_thread(part);
     body(n * part / parts, n * (part + 1) / parts);
   };
   if (parts == 1) {

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from di_kernels import num_threads, set_num_threads
+from di_kernels import num_threads, pin_threads, set_num_threads
 from di_kernels.ops.formats import EntryFormat, encode
 from di_kernels.ops.hyper import stream_mean
 from di_kernels.ops.linear import LinearWeight, linear
@@ -137,7 +137,7 @@ def test_the_largest_work_keeps_everything_on_one_thread() -> None:
 
 FORK = """
 import os, signal, torch
-from di_kernels import num_threads, set_num_threads
+from di_kernels import num_threads, pin_threads, set_num_threads
 from di_kernels.ops.linear import LinearWeight, linear
 x, weight = torch.ones(64, 256), LinearWeight.dense(torch.ones(256, 256))
 set_num_threads(2)
@@ -155,3 +155,44 @@ raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_computes_on_one_thread() -> None:
     subprocess.run([sys.executable, "-c", FORK], check=True, timeout=60)
+
+
+PIN = """
+import os, torch
+from pathlib import Path
+from di_kernels import pin_threads, set_num_threads, threads_are_pinned
+from di_kernels.ops.norm import rms_norm
+
+def run():
+    return rms_norm(torch.arange(4096, dtype=torch.float32).view(64, 64), torch.ones(64), 1e-20)
+
+def places():  # of the threads that run nowhere else
+    masks = [os.sched_getaffinity(int(task.name)) for task in Path("/proc/self/task").iterdir()]
+    return sorted(next(iter(mask)) for mask in masks if len(mask) == 1)
+
+allowed = os.sched_getaffinity(0)
+torch.set_num_threads(1)
+set_num_threads(min(2, len(allowed)), work_per_thread=1)
+before = run()
+pin_threads(True)
+assert threads_are_pinned() and torch.equal(run(), before)
+if len(allowed) > 1:
+    assert places() == sorted(allowed)[:2], places()
+assert os.sched_getaffinity(0) == {min(allowed)}
+pin_threads(True)
+pin_threads(False)
+assert not threads_are_pinned() and torch.equal(run(), before)
+assert os.sched_getaffinity(0) == allowed
+if len(allowed) > 1:
+    assert places() == []
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system has no processor affinity")
+def test_pinned_threads_have_a_processor_each_and_are_let_go_again() -> None:
+    subprocess.run([sys.executable, "-c", PIN], check=True, timeout=120)
+
+
+def test_pinning_is_on_or_off() -> None:
+    with pytest.raises(TypeError, match="on is 1"):
+        pin_threads(1)  # type: ignore[arg-type]

@@ -46,6 +46,7 @@ class EngineConfig:
     policy: ``MIXED`` steps, or ``HOMOGENEOUS`` ones that hold prompt rows or decode rows only.
     num_threads: threads of the CPU kernels and of torch, for the whole process. None: leave them as they are.
         Never changes a bit of a result.
+    pin_threads: keep each thread of the CPU kernels on a processor of its own, for the whole process.
     instruction_set: of the CPU kernels, for the whole process: one of :func:`di_kernels.instruction_sets`. None: leave
         it as it is, at first the best one. Never changes a bit of a result.
     seed: makes requests without a seed of their own repeatable: the i-th of them draws from (seed, i). None:
@@ -75,6 +76,7 @@ class EngineConfig:
     kv_cache_bytes: int | None = None
     policy: StepPolicy = StepPolicy.MIXED
     num_threads: int | None = None
+    pin_threads: bool = False
     instruction_set: str | None = None
     seed: int | None = None
     load_draft: bool = True
@@ -90,7 +92,7 @@ class EngineConfig:
         for name, cls in (("numerics", Numerics), ("policy", StepPolicy)):
             if not isinstance(getattr(self, name), cls):
                 raise EngineConfigError(name, getattr(self, name), " or ".join(str(member) for member in cls))
-        for name in ("load_draft", "measure_step_cost", "async_scheduling"):
+        for name in ("load_draft", "measure_step_cost", "async_scheduling", "pin_threads"):
             if not isinstance(getattr(self, name), bool):
                 raise EngineConfigError(name, getattr(self, name), "True or False")
         self._check_timeout()

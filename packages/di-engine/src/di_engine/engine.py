@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 import torch
-from di_kernels import num_threads, set_instruction_set, set_num_threads
+from di_kernels import num_threads, pin_threads, set_instruction_set, set_num_threads
 from di_kernels.errors import shown
 from di_model.config import ModelConfig
 from di_model.tokenizer import Tokenizer
@@ -96,6 +96,8 @@ class LLMEngine:
         if config.num_threads is not None:
             set_num_threads(config.num_threads)
             torch.set_num_threads(num_threads())  # not what was asked for in a forked child
+        if config.pin_threads:
+            pin_threads(True)
         if config.instruction_set is not None:
             set_instruction_set(config.instruction_set)
         self.config = config

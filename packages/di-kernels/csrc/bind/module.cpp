@@ -57,6 +57,8 @@ NB_MODULE(_native, m) {
     di::bind::require(work_per_thread >= 1, "work_per_thread must be at least 1");
     di::set_num_threads(count, work_per_thread);
   });
+  m.def("pin_threads", &di::pin_threads, nb::arg("on"));
+  m.def("threads_are_pinned", &di::threads_are_pinned);
   m.def("instruction_sets", [] {
     nb::list names;
     for (const di::Isa isa : di::supported_isas()) names.append(nb::cast(std::string(di::isa_name(isa))));

@@ -2,14 +2,16 @@
 
 from di_kernels.errors import KernelUnavailableError
 from di_kernels.instruction_sets import instruction_set, instruction_sets, set_instruction_set
-from di_kernels.threads import num_threads, set_num_threads
+from di_kernels.threads import num_threads, pin_threads, set_num_threads, threads_are_pinned
 
 __all__ = [
     "KernelUnavailableError",
     "instruction_set",
     "instruction_sets",
     "num_threads",
+    "pin_threads",
     "set_instruction_set",
     "set_num_threads",
+    "threads_are_pinned",
 ]
 __version__ = "0.1.0"

@@ -36,6 +36,31 @@ def set_num_threads(count: int, *, work_per_thread: int | None = None) -> None:
     _native.set_num_threads(count, _native.WORK_PER_THREAD if work_per_thread is None else work_per_thread)
 
 
+def pin_threads(on: bool) -> None:
+    """Keep each thread of the CPU kernels on a processor of its own from now on, or let them move again.
+
+    The thread that has the n-th part of a loop runs on the n-th processor that the process may use, which includes the
+    thread that calls a kernel. Worth it when nothing else needs the processors; on a machine of several memory nodes,
+    before weights are packed and caches allocated, so that each thread finds its part of them in the near memory. Does
+    nothing on a system without processor affinity.
+
+    Raises:
+        TypeError: ``on`` is not a bool.
+    """
+    from di_kernels import _native
+
+    if not isinstance(on, bool):
+        raise TypeError(f"on is {shown(on)}; it must be True or False")
+    _native.pin_threads(on)
+
+
+def threads_are_pinned() -> bool:
+    """Whether :func:`pin_threads` is in force."""
+    from di_kernels import _native
+
+    return _native.threads_are_pinned()
+
+
 def _check(name: str, value: int, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise ValueError(f"{name} is {shown(value)}; it must be an integer from 1 to {most}")

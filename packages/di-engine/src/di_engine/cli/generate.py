@@ -192,6 +192,9 @@ def command(
         int | None,
         _option("Threads of the kernels.", "--threads", default="one a usable core"),
     ] = None,
+    pin_threads: Annotated[
+        bool, _option("Keep each thread of the kernels on a processor of its own.")
+    ] = False,
     instruction_set: Annotated[
         str | None,
         _option("Instruction set of the kernels; results do not depend on it.", default="the best here"),
