@@ -58,9 +58,8 @@ void bind_formats(nb::module_& m) {
     is<bf16>(x) ? call_decode<bf16>(codes, scales, x, group_format(format))
                 : call_decode<float>(codes, scales, x, group_format(format));
   });
-  m.def("round_trip_fp8", [](View x, View y) {
-    is<bf16>(x) ? call_round_trip<bf16>(x, y) : call_round_trip<float>(x, y);
-  });
+  m.def("round_trip_fp8",
+        [](View x, View y) { is<bf16>(x) ? call_round_trip<bf16>(x, y) : call_round_trip<float>(x, y); });
 }
 
 }  // namespace di::bind

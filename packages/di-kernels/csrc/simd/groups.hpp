@@ -1,5 +1,6 @@
-// The group quantizers of cpu/formats.hpp in registers. Only for sources of csrc/simd. All arithmetic is exact
-// or a single IEEE operation, and nothing relies on subnormals of float32 but scales that are subnormal.
+// The group quantizers of cpu/formats.hpp in registers. Only for sources of csrc/simd. All arithmetic is
+// exact or a single IEEE operation, and nothing relies on subnormals of float32 but scales that are
+// subnormal.
 #pragma once
 
 #include "simd/rows.hpp"

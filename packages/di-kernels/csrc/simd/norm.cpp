@@ -19,9 +19,8 @@ void rms_norm(const T* x, const uint8_t* weight, int64_t n, float eps, T* y, T* 
     return (load_row(x + i, lanes) * rstd) * load_bytes(weight, i, lanes);
   };
   if (quantized == nullptr) {
-    by_16(n, [&](int64_t i, auto lanes) __attribute__((always_inline)) {
-      store_row(y + i, scaled(i, lanes), lanes);
-    });
+    by_16(n, [&](int64_t i, auto lanes)
+                 __attribute__((always_inline)) { store_row(y + i, scaled(i, lanes), lanes); });
     return;
   }
   for (int64_t i = 0; i < n; i += 32) {  // whole groups
