@@ -41,10 +41,14 @@ from di_kernels.ops.sampling import (
     DrawPurpose,
     all_finite,
     apply_bias,
+    apply_bitmask,
     apply_penalties,
     argmax,
+    choose,
+    describe_tokens,
     log_softmax,
     logprobs_at,
+    pack_parameters,
     philox,
     sample,
     token_ranks,
@@ -82,6 +86,7 @@ BANK = ExpertWeights((weight(4, 8),), (weight(4, 8),), (weight(8, 4),))
 MIX = HyperConstants(1e-20, 1e-6, 2)
 WINDOW = WindowKeys(f(2, 5, 8), f(3, 8), PLAIN, i(3), i(3), i(3), i(3), i(3) + 1, 4)
 ENTRIES = EntryKeys(f(2, 4, 8), PLAIN, i(1, 2), i(3), i(3, 2))
+PACKED = pack_parameters(f(3).double(), wide(3), f(3).double() + 1, f(3).double(), wide(3))
 CALLS: dict[str, tuple[Callable[..., object], list[Any]]] = {
     "rms_norm": (rms_norm, [f(3, 8), f(8), 1e-6]),
     "apply_rope": (apply_rope, [f(3, 2, 8), i(3), f(5, 4)]),
@@ -132,6 +137,9 @@ CALLS: dict[str, tuple[Callable[..., object], list[Any]]] = {
         sample,
         [f(1, 8), f(1).double(), wide(1), f(1).double() + 1, f(1).double(), wide(1), wide(1)],
     ),
+    "choose": (choose, [f(3, 8), PACKED, wide(3), torch.tensor([2, 0, 1])]),
+    "describe_tokens": (describe_tokens, [f(3, 8), wide(3), 2]),
+    "apply_bitmask": (apply_bitmask, [f(3, 8), i(2, 1), torch.tensor([0, 2])]),
 }
 VECTORS: dict[str, tuple[Callable[..., object], list[Any]]] = {
     "encode": (encode, [f(3, 64), EntryFormat.FP8]),
@@ -170,7 +178,7 @@ CHECKED = [
     for place, argument in enumerate(arguments)
     if isinstance(argument, (Tensor, *HOLDERS))
 ]
-OPTIONAL = {("sparse_attention", 2), ("experts", 2)}
+OPTIONAL = {("sparse_attention", 2), ("experts", 2), ("choose", 3), ("apply_bitmask", 2)}
 """Arguments that may be None; so may the scales of a plain table and of plain pages."""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from di_kernels import _native
+from di_kernels.ops.sampling import pack_parameters
 from torch import Tensor
 
 Q, OUT, SINK = torch.ones(3, 2, 8), torch.empty(3, 2, 8), torch.zeros(2)
@@ -154,10 +155,11 @@ def test_the_number_of_threads_is_bounded(count: int) -> None:
 )
 def test_parameters_that_leave_nothing_to_draw_are_refused(name: str, value: float) -> None:
     values = {"temperature": 1.0, "top_p": 0.5, "min_p": 0.1} | {name: value}
-    temperature, top_p, min_p = (torch.tensor([v], dtype=torch.float64) for v in values.values())
-    zero, out = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    given = {field: torch.tensor([number], dtype=torch.float64) for field, number in values.items()}
+    zero = torch.zeros(1, dtype=torch.int64)
+    packed = pack_parameters(**given, top_k=zero, seeds=zero)
     with pytest.raises(ValueError, match=f"^{name} is out of range$"):
-        _native.sample(torch.zeros(1, 4), temperature, zero, top_p, min_p, zero, zero, out)
+        _native.choose(torch.zeros(1, 4), packed, zero, None, zero.clone(), zero == 1)
 
 
 def test_blocks_larger_than_any_row_do_not_overflow() -> None:

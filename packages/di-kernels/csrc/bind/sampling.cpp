@@ -1,15 +1,16 @@
 #include "cpu/sampling.hpp"
 
+#include <nanobind/stl/optional.h>
+
 #include <algorithm>
+#include <functional>
 #include <limits>
+#include <optional>
 
 #include "bind/tensor.hpp"
 
 namespace di::bind {
 namespace {
-
-constexpr double kSmallest = std::numeric_limits<double>::denorm_min();
-constexpr double kLargest = std::numeric_limits<double>::max();
 
 template <class T>
 Rows<T> matrix(const View& v, const char* name) {
@@ -44,12 +45,33 @@ const int64_t* columns_of(const View& ids, const Logits& logits) {
   return out;
 }
 
-// Values of a parameter, each within low..high: others would leave nothing to draw from.
-const double* parameter(const View& v, const char* name, int64_t length, double low, double high) {
-  const double* values = vector<double>(v, name, length);
-  const auto allowed = [=](double value) { return value >= low && value <= high; };
-  require(std::all_of(values, values + length, allowed), (std::string(name) + " is out of range").c_str());
-  return values;
+// Which rows of the logits are meant: `count` of them, all within; null means 0, 1, 2, ...
+const int64_t* chosen_rows(const std::optional<View>& rows, int64_t count, int64_t available) {
+  if (!rows) {
+    require(count == available, "rows: without them, there must be an entry for each row of logits");
+    return nullptr;
+  }
+  const int64_t* out = vector<int64_t>(*rows, "rows", count);
+  const auto within = [=](int64_t row) { return row >= 0 && row < available; };
+  require(std::all_of(out, out + count, within), "rows out of range");
+  return out;
+}
+
+// Records of sampling parameters, as bytes. Values out of range would leave nothing to draw from.
+const SamplingParameters* records(const View& v) {
+  const auto bytes = dense<uint8_t, 2>(v, "parameters");
+  require(bytes.shape[1] == sizeof(SamplingParameters), "parameters: records of another size");
+  require(reinterpret_cast<uintptr_t>(bytes.data) % alignof(SamplingParameters) == 0,
+          "parameters: records must be aligned to 8 bytes");
+  const auto* out = reinterpret_cast<const SamplingParameters*>(bytes.data);
+  for (int64_t i = 0; i < bytes.shape[0]; ++i) {
+    const SamplingParameters& p = out[i];
+    require(p.temperature >= 0.0 && p.temperature < std::numeric_limits<double>::infinity(),
+            "temperature is out of range");
+    require(p.top_p > 0.0 && p.top_p <= 1.0, "top_p is out of range");
+    require(p.min_p >= 0.0 && p.min_p <= 1.0, "min_p is out of range");
+  }
+  return out;
 }
 
 void bind_logprobs(nb::module_& m) {
@@ -83,6 +105,20 @@ void bind_logprobs(nb::module_& m) {
     nb::gil_scoped_release release;
     top_logprobs(x, columns.shape[1], columns.data, values.data);
   });
+  m.def("describe_tokens", [](View logits, View ids, View logprobs, View ranks, View top_ids,
+                              View top_logprobs) {
+    const auto x = matrix<const float>(logits, "logits");
+    const auto* tokens = columns_of(ids, x);
+    const auto columns = dense<int64_t, 2>(top_ids, "top_ids");
+    const auto values = dense<float, 2>(top_logprobs, "top_logprobs");
+    require(columns.shape == values.shape && columns.shape[0] == x.count && columns.shape[1] <= x.columns,
+            "describe_tokens: shapes do not agree");
+    const TokenDescriptions out = {vector<float>(logprobs, "logprobs", x.count),
+                                   vector<int64_t>(ranks, "ranks", x.count), columns.shape[1], columns.data,
+                                   values.data};
+    nb::gil_scoped_release release;
+    describe_tokens(x, tokens, out);
+  });
 }
 
 void bind_edits(nb::module_& m) {
@@ -104,6 +140,21 @@ void bind_edits(nb::module_& m) {
     nb::gil_scoped_release release;
     apply_bias(x, where, added);
   });
+  m.def(
+      "apply_bitmask",
+      [](View logits, View bitmask, std::optional<View> rows) {
+        const auto x = matrix<float>(logits, "logits");
+        const auto words = matrix<const int32_t>(bitmask, "bitmask");
+        require(words.columns == (x.columns + 31) / 32, "bitmask: a bit for each column is needed");
+        const auto* which = chosen_rows(rows, words.count, x.count);
+        const auto* end = which + (which == nullptr ? 0 : words.count);  // two threads must not edit one row
+        require(std::is_sorted(which, end, std::less_equal<>()), "rows must be distinct and ascending");
+        nb::gil_scoped_release release;
+        apply_bitmask(
+            x, {reinterpret_cast<const uint32_t*>(words.data), words.count, words.columns, words.stride},
+            which);
+      },
+      nb::arg("logits"), nb::arg("bitmask"), nb::arg("rows").none());
 }
 
 void bind_draws(nb::module_& m) {
@@ -114,19 +165,23 @@ void bind_draws(nb::module_& m) {
     nb::gil_scoped_release release;
     philox(keys, where, purpose, y);
   });
-  m.def("sample", [](View logits, View temperature, View top_k, View top_p, View min_p, View seeds,
-                     View positions, View out) {
-    const auto x = matrix<const float>(logits, "logits");
-    const SamplingParameters parameters = {parameter(temperature, "temperature", x.count, 0.0, kLargest),
-                                           vector<int64_t>(top_k, "top_k", x.count),
-                                           parameter(top_p, "top_p", x.count, kSmallest, 1.0),
-                                           parameter(min_p, "min_p", x.count, 0.0, 1.0),
-                                           vector<int64_t>(seeds, "seeds", x.count),
-                                           vector<int64_t>(positions, "positions", x.count)};
-    auto* tokens = vector<int64_t>(out, "out", x.count);
-    nb::gil_scoped_release release;
-    sample(x, parameters, tokens);
-  });
+  m.def(
+      "choose",
+      [](View logits, View parameters, View positions, std::optional<View> rows, View tokens, View finite) {
+        const auto x = matrix<const float>(logits, "logits");
+        const auto* given = records(parameters);
+        const int64_t count = dense<uint8_t, 2>(parameters, "parameters").shape[0];
+        const auto* which = chosen_rows(rows, count, x.count);
+        const auto* where = vector<int64_t>(positions, "positions", count);
+        require(std::all_of(where, where + count, [](int64_t position) { return position >= 0; }),
+                "positions must not be negative");
+        auto* ids = vector<int64_t>(tokens, "tokens", count);
+        auto* usable = vector<bool>(finite, "finite", count);
+        nb::gil_scoped_release release;
+        choose(x, which, count, given, where, ids, usable);
+      },
+      nb::arg("logits"), nb::arg("parameters"), nb::arg("positions"), nb::arg("rows").none(),
+      nb::arg("tokens"), nb::arg("finite"));
 }
 
 }  // namespace

@@ -79,8 +79,20 @@ DI_INLINE f32x16 dot_bf16(f32x16 acc, u32x16 a, u32x16 b) {
 }
 
 // The larger of two; a NaN in `a` is kept, one in `b` is not.
-DI_INLINE f32x16 max(f32x16 a, f32x16 b) { return select(b > a, b, a); }
-DI_INLINE f32x16 min(f32x16 a, f32x16 b) { return select(b < a, b, a); }
+DI_INLINE f32x16 max(f32x16 a, f32x16 b) {
+#if defined(DI_AVX512)
+  return (f32x16)_mm512_max_ps((__m512)b, (__m512)a);
+#else
+  return select(b > a, b, a);
+#endif
+}
+DI_INLINE f32x16 min(f32x16 a, f32x16 b) {
+#if defined(DI_AVX512)
+  return (f32x16)_mm512_min_ps((__m512)b, (__m512)a);
+#else
+  return select(b < a, b, a);
+#endif
+}
 
 DI_INLINE f32x16 widen_bf16(u16x16 v) { return floats(__builtin_convertvector(v, u32x16) << 16); }
 
@@ -91,15 +103,6 @@ DI_INLINE u16x16 to_bf16(f32x16 x) {
   const u32x16 nan = (u >> 16) | 0x40u;
   const u32x16 is_nan = (u32x16)((u & 0x7fffffffu) > 0x7f800000u);
   return __builtin_convertvector((rounded & ~is_nan) | (nan & is_nan), u16x16);
-}
-
-DI_INLINE f32x16 sqrt(f32x16 x) {
-#if defined(DI_AVX512)
-  return (f32x16)_mm512_sqrt_ps((__m512)x);
-#else
-  for (int i = 0; i < 16; ++i) x[i] = __builtin_sqrtf(x[i]);
-  return x;
-#endif
 }
 
 // Sum of the lanes: halves are added until one lane is left.
@@ -155,15 +158,5 @@ DI_INLINE f32x16 log(f32x16 x) {
   y = select(x == __builtin_inff(), x, y);
   return select(x >= 0.0f, y, splat(__builtin_nanf("")));
 }
-
-// ln(1 + x) for x >= 0, within 4 units in the last place: what rounding 1 + x lost is added again.
-DI_INLINE f32x16 log1p(f32x16 x) {
-  const f32x16 u = 1.0f + x;
-  const f32x16 lost = (x - (u - 1.0f)) / u;
-  return log(u) + select(u == __builtin_inff(), splat(0.0f), lost);
-}
-
-// 1 / (1 + e^-x), within 4 units in the last place.
-DI_INLINE f32x16 sigmoid(f32x16 x) { return 1.0f / (1.0f + exp(-x)); }
 
 }  // namespace di::simd::DI_ISA

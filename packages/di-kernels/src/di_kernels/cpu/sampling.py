@@ -59,6 +59,17 @@ def top_logprobs(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return ids, logprobs
 
 
+def describe_tokens(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """See :func:`di_kernels.ops.sampling.describe_tokens`."""
+    count = logits.shape[0]
+    logprobs = torch.empty(count, dtype=torch.float32)
+    ranks = torch.empty(count, dtype=torch.int64)
+    top_ids = torch.empty(count, k, dtype=torch.int64)
+    top_logprobs = torch.empty(count, k, dtype=torch.float32)
+    _native.describe_tokens(_rows(logits), ids.contiguous(), logprobs, ranks, top_ids, top_logprobs)
+    return logprobs, ranks, top_ids, top_logprobs
+
+
 def apply_penalties(
     logits: Tensor,
     row_starts: Tensor,
@@ -85,30 +96,29 @@ def apply_bias(logits: Tensor, row_starts: Tensor, token_ids: Tensor, values: Te
     _native.apply_bias(logits, row_starts.contiguous(), token_ids.contiguous(), values.contiguous())
 
 
-def sample(
-    logits: Tensor,
-    temperature: Tensor,
-    top_k: Tensor,
-    top_p: Tensor,
-    min_p: Tensor,
-    seeds: Tensor,
-    positions: Tensor,
-) -> Tensor:
-    """See :func:`di_kernels.ops.sampling.sample`."""
-    out = torch.empty(logits.shape[0], dtype=torch.int64)
-    _native.sample(
+def apply_bitmask(logits: Tensor, bitmask: Tensor, rows: Tensor | None) -> None:
+    """See :func:`di_kernels.ops.sampling.apply_bitmask`."""
+    words = bitmask if bitmask.dtype is torch.int32 else bitmask.view(torch.int32)
+    _native.apply_bitmask(logits, _rows(words), None if rows is None else rows.contiguous())
+
+
+def choose(
+    logits: Tensor, parameters: Tensor, positions: Tensor, rows: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """See :func:`di_kernels.ops.sampling.choose`."""
+    tokens = torch.empty(positions.shape[0], dtype=torch.int64)
+    finite = torch.empty(positions.shape[0], dtype=torch.bool)
+    _native.choose(
         _rows(logits),
-        temperature.contiguous(),
-        top_k.contiguous(),
-        top_p.contiguous(),
-        min_p.contiguous(),
-        seeds.contiguous(),
+        parameters.contiguous(),
         positions.contiguous(),
-        out,
+        None if rows is None else rows.contiguous(),
+        tokens,
+        finite,
     )
-    return out
+    return tokens, finite
 
 
-def _rows(logits: Tensor) -> Tensor:
-    """The logits with dense rows; a slice of rows or columns is taken as it lies."""
-    return logits if logits.stride(1) == 1 else logits.contiguous()
+def _rows(matrix: Tensor) -> Tensor:
+    """The matrix with dense rows; a slice of rows or columns is taken as it lies."""
+    return matrix if matrix.stride(1) == 1 else matrix.contiguous()

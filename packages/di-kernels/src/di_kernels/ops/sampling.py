@@ -3,12 +3,15 @@
 Every result of a row is a function of that row's logits and parameters alone. How it is computed is part of
 the contract, because the bits are:
 
-* Softmax weights are ``e_i = exp((x_i - max x) / T)`` in float64 by a fixed polynomial (degree 13 after
-  reduction by ln 2; below e^-708 the weight is 0), so no library or vector width takes part. A sum over
-  columns adds column ``c`` to partial sum ``c mod 16`` in ascending order and folds the sixteen in a tree
-  (8, 4, 2, 1 apart).
-* Log-probabilities are ``(x_i - max x) - ln sum e``, in float64, rounded once to float32.
-* Columns are ranked by logit descending, equal logits (``-0`` equals ``+0``) by lower column, NaN last.
+* Weights of a draw are 31-bit fixed point: ``w_i = floor(2^31 exp(z_i))`` with ``z_i = max(-22, (x_i - max x)
+  * s)`` in float32, where ``s`` is ``1 / T`` rounded to float32 (at least 2^-126) and ``exp`` a fixed sequence of
+  float32 operations (``csrc/simd/simd.hpp``). So the most probable column weighs 2^31, one that is less than
+  2^-31 as probable nothing, and all masses are sums of integers, exact in any order.
+* Log-probabilities are ``(x_i - max x) - ln sum e``, in float64, rounded once to float32. ``e_i = exp(x_i - max
+  x)`` is the float32 function again; the sum adds column ``c`` to the float64 partial sum ``c mod 16`` in
+  ascending order and folds the sixteen in a tree (8, 4, 2, 1 apart).
+* Columns are ranked by logit descending, equal logits (``-0`` equals ``+0``) by lower column; NaN counts as
+  ``-inf``.
 * Random numbers are Philox4x32-10 in the cuRAND convention: key = seed, subsequence = ``3 * position +
   purpose``, offset 0. They depend on nothing else.
 """
@@ -19,6 +22,7 @@ import enum
 import math
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,6 +36,12 @@ class DrawPurpose(enum.IntEnum):
     FRESH = 0
     RESIDUAL = 1
     ACCEPT = 2
+
+
+PARAMETERS = np.dtype(
+    [("temperature", "f8"), ("top_p", "f8"), ("min_p", "f8"), ("top_k", "i8"), ("seed", "u8")]
+)
+"""What one row is drawn with, as :func:`choose` takes it. :func:`sample` says what the fields mean."""
 
 
 def philox(seeds: Tensor, positions: Tensor, purpose: DrawPurpose, count: int) -> Tensor:
@@ -119,9 +129,27 @@ def top_logprobs(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
         Columns int64 ``[rows, k]``, and float32 ``[rows, k]``: the bits of ``log_softmax`` there.
     """
     _check_logits(logits)
-    if not 0 <= k <= logits.shape[1]:
-        raise ValueError(f"k is {k}; it must be in [0, {logits.shape[1]}] (columns of the logits)")
+    _check_count(k, logits)
     return cast("tuple[Tensor, Tensor]", kernel("sampling", "top_logprobs", logits)(logits, k))
+
+
+def describe_tokens(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What is reported about a token of each row: ``logprobs_at``, ``token_ranks`` and ``top_logprobs`` at once.
+
+    Args:
+        logits: float32 ``[rows, vocab]``.
+        ids: int64 ``[rows]`` in ``[0, vocab)``.
+        k: in ``[0, vocab]``.
+
+    Returns:
+        Log-probabilities float32 ``[rows]`` and ranks int64 ``[rows]`` of ``ids``; the ``k`` most probable columns
+        int64 ``[rows, k]`` and their log-probabilities float32 ``[rows, k]``.
+    """
+    _check_logits(logits)
+    _check_ids("ids", ids, logits.shape[0], logits.shape[1])
+    _check_count(k, logits)
+    describe = kernel("sampling", "describe_tokens", logits)
+    return cast("tuple[Tensor, Tensor, Tensor, Tensor]", describe(logits, ids, k))
 
 
 def apply_penalties(
@@ -172,6 +200,63 @@ def apply_bias(logits: Tensor, row_starts: Tensor, token_ids: Tensor, values: Te
     kernel("sampling", "apply_bias", logits)(logits, row_starts, token_ids, values)
 
 
+def apply_bitmask(logits: Tensor, bitmask: Tensor, rows: Tensor | None = None) -> None:
+    """Set the logits of columns whose bit is 0 to ``-inf``, in place.
+
+    Args:
+        logits: float32 ``[rows, vocab]``, contiguous in its last dimension; edited.
+        bitmask: int32 or uint32 ``[count, ceil(vocab / 32)]``: bit ``c % 32`` of word ``c // 32`` allows column ``c``.
+            Bits behind the last column mean nothing.
+        rows: int64 ``[count]``, ascending: the row that each row of the bitmask is for. None: all, in order.
+    """
+    _check_logits(logits)
+    _check_dense_rows(logits)
+    check_dtype("bitmask", bitmask, torch.int32, torch.uint32)
+    count = _check_rows(rows, logits)
+    check_shape("bitmask", bitmask, count, (logits.shape[1] + 31) // 32)
+    kernel("sampling", "apply_bitmask", logits)(logits, bitmask, rows)
+
+
+def choose(
+    logits: Tensor, parameters: Tensor, positions: Tensor, rows: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Draw one column from each row, as :func:`sample` does, and say whether the row was finite.
+
+    This is :func:`sample` for a step of an engine: what belongs to a request comes packed, so that a batch is put
+    together by joining bytes, and a row is read once to check it and to find its largest logit.
+
+    Args:
+        logits: float32 ``[rows, vocab]``.
+        parameters: uint8 ``[count, 40]``, records of ``PARAMETERS``, aligned to 8 bytes; values as ``sample`` allows
+            them, else ValueError.
+        positions: int64 ``[count]``, not negative: absolute index of the token to be produced.
+        rows: int64 ``[count]``: the row of logits of each. None: all, in order.
+
+    Returns:
+        Columns int64 ``[count]``, -1 for a row with NaN, with +inf, or with nothing above -inf; and bool ``[count]``,
+        whether the row is free of NaN and infinities.
+    """
+    _check_logits(logits)
+    count = _check_rows(rows, logits)
+    check_dtype("parameters", parameters, torch.uint8)
+    check_shape("parameters", parameters, count, PARAMETERS.itemsize)
+    check_dtype("positions", positions, torch.int64)
+    check_shape("positions", positions, count)
+    chosen = kernel("sampling", "choose", logits)(logits, parameters, positions, rows)
+    return cast("tuple[Tensor, Tensor]", chosen)
+
+
+def pack_parameters(
+    temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, seeds: Tensor
+) -> Tensor:
+    """The parameters of :func:`sample` as :func:`choose` takes them, uint8 ``[rows, 40]``."""
+    records = np.empty(len(temperature), dtype=PARAMETERS)
+    for name, values in zip(PARAMETERS.names or (), (temperature, top_p, min_p, top_k, seeds), strict=True):
+        records[name] = values.cpu().numpy().view(PARAMETERS[name])
+    packed = records.view(np.uint8).reshape(len(records), PARAMETERS.itemsize)
+    return torch.from_numpy(packed).to(temperature.device)
+
+
 def sample(
     logits: Tensor,
     temperature: Tensor,
@@ -188,13 +273,13 @@ def sample(
     all of them keep is drawn from:
 
     * top_k keeps the first ``k`` columns by rank; it is off unless ``1 <= k < vocab``.
-    * top_p keeps the shortest prefix by rank whose mass reaches ``top_p``; off at 1. The mass is the float64
-      sum of ``e_i`` in rank order, compared with ``top_p`` times the sum over all columns.
-    * min_p keeps ``e_i >= min_p`` (the most probable column has ``e = 1``); off at 0.
+    * top_p keeps the shortest prefix by rank whose mass is at least ``top_p`` times the mass of all columns (that
+      product in float64); off at 1.
+    * min_p keeps ``w_i >= min_p * 2^31``, the share of the most probable column's weight; off at 0.
 
-    The draw (5.2): column weights ``w_i = floor(e_i / kept mass * 2^31)``, total ``W``; numbers of the FRESH
-    stream are taken until one is below ``floor((2^32 - 1) / W) * W``; modulo ``W`` it falls into the interval
-    of one column. Intervals follow each other in plain column order for every vocabulary size.
+    The draw: with ``W`` the sum of the kept weights, numbers of the FRESH stream are taken in pairs, the first as
+    the high half of a 64-bit number, until that is below ``floor((2^64 - 1) / W) * W``; modulo ``W`` it falls into
+    the interval of one column. Intervals follow each other in plain column order for every vocabulary size.
 
     Args:
         logits: float32 ``[rows, vocab]``.
@@ -217,10 +302,8 @@ def sample(
     check_dtype("top_k", top_k, torch.int64)
     check_shape("top_k", top_k, rows)
     _check_streams(seeds, positions, rows)
-    return cast(
-        Tensor,
-        kernel("sampling", "sample", logits)(logits, temperature, top_k, top_p, min_p, seeds, positions),
-    )
+    parameters = pack_parameters(temperature, top_k, top_p, min_p, seeds)
+    return choose(logits, parameters, positions)[0]
 
 
 def _check_logits(logits: Tensor) -> None:
@@ -250,10 +333,28 @@ def _check_streams(seeds: Tensor, positions: Tensor, rows: int) -> None:
         raise ValueError(f"positions holds {int(positions.min())}; positions must not be negative")
 
 
-def _check_entries(logits: Tensor, row_starts: Tensor, token_ids: Tensor) -> None:
-    _check_logits(logits)
+def _check_count(k: int, logits: Tensor) -> None:
+    if not 0 <= k <= logits.shape[1]:
+        raise ValueError(f"k is {k}; it must be in [0, {logits.shape[1]}] (columns of the logits)")
+
+
+def _check_rows(rows: Tensor | None, logits: Tensor) -> int:
+    """How many rows of the logits are meant."""
+    if rows is None:
+        return logits.shape[0]
+    check_dtype("rows", rows, torch.int64)
+    check_shape("rows", rows, None)
+    return rows.shape[0]
+
+
+def _check_dense_rows(logits: Tensor) -> None:
     if logits.shape[1] > 1 and logits.stride(1) != 1:
         raise ValueError("logits must be contiguous in its last dimension (it is edited in place)")
+
+
+def _check_entries(logits: Tensor, row_starts: Tensor, token_ids: Tensor) -> None:
+    _check_logits(logits)
+    _check_dense_rows(logits)
     _check_ids("token_ids", token_ids, None, logits.shape[1])
     check_dtype("row_starts", row_starts, torch.int64)
     check_shape("row_starts", row_starts, logits.shape[0] + 1)

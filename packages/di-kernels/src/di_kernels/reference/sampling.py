@@ -14,20 +14,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from di_kernels.ops.sampling import DrawPurpose
+from di_kernels.ops.sampling import PARAMETERS, DrawPurpose
 
 _GREEDY_TEMPERATURE = 1e-5
 _LANES = 16
-_FIXED_POINT_ONE = float(1 << 31)
-_LOG2_E = float.fromhex("0x1.71547652b82fep+0")
+_ONE = 2.0**31
+_LOWEST = np.float32(-22)
+_SMALLEST_SCALE = np.float32(2.0**-126)
+
+# exp in float32 (csrc/simd/simd.hpp) ...
+_LOG2_E = float.fromhex("0x1.715476p0")
+_ROUNDER = 1.5 * 2.0**23
+_MINUS_LN2 = float.fromhex("-0x1.62e4p-1"), float.fromhex("-0x1.7f7d1cp-20")
+_EXP_SERIES = [float(np.float32(1.0 / math.factorial(k))) for k in range(8)]
+# ... and ln in float64
 _LN2_HIGH = float.fromhex("0x1.62e42fee00000p-1")
 _LN2_LOW = float.fromhex("0x1.a39ef35793c76p-33")
-_ROUNDER = 1.5 * 2.0**52
-_SMALLEST_EXPONENT = -708.0
-_EXP_SERIES = [1.0 / math.factorial(k) for k in range(14)]
 _ATANH_SERIES = [1.0 / (2 * k + 1) for k in range(12)]
 
 Floats = NDArray[np.float64]
+Floats32 = NDArray[np.float32]
+Weights = NDArray[np.int64]
 
 
 def philox(seeds: Tensor, positions: Tensor, purpose: DrawPurpose, count: int) -> Tensor:
@@ -106,6 +113,32 @@ def apply_bias(logits: Tensor, row_starts: Tensor, token_ids: Tensor, values: Te
             row[token_ids[entry]] += values[entry]
 
 
+def describe_tokens(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """See :func:`di_kernels.ops.sampling.describe_tokens`."""
+    return logprobs_at(logits, ids), token_ranks(logits, ids), *top_logprobs(logits, k)
+
+
+def apply_bitmask(logits: Tensor, bitmask: Tensor, rows: Tensor | None = None) -> None:
+    """See :func:`di_kernels.ops.sampling.apply_bitmask`."""
+    columns = torch.arange(logits.shape[1])
+    allowed = (bitmask.view(torch.int32)[:, columns // 32] >> (columns % 32)) & 1
+    for i, row in enumerate(range(len(bitmask)) if rows is None else rows.tolist()):
+        logits[row, allowed[i] == 0] = -math.inf
+
+
+def choose(
+    logits: Tensor, parameters: Tensor, positions: Tensor, rows: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """See :func:`di_kernels.ops.sampling.choose`."""
+    part = logits if rows is None else logits[rows]
+    records = np.frombuffer(parameters.numpy().tobytes(), dtype=PARAMETERS)
+    given = {
+        name: torch.from_numpy(records[name].copy()) for name in ("temperature", "top_k", "top_p", "min_p")
+    }
+    given["seeds"] = torch.from_numpy(records["seed"].view(np.int64).copy())
+    return sample(part, **given, positions=positions), all_finite(part)
+
+
 def sample(
     logits: Tensor,
     temperature: Tensor,
@@ -123,8 +156,8 @@ def sample(
         elif float(temperature[r]) < _GREEDY_TEMPERATURE:
             tokens.append(int(_ranking(row)[0]))
         else:
-            weights = _weights(row, float(temperature[r]))
-            weights[~_kept(row, weights, int(top_k[r]), float(top_p[r]), float(min_p[r]))] = 0.0
+            weights = _fixed_point(row, float(temperature[r]))
+            weights[~_kept(row, weights, int(top_k[r]), float(top_p[r]), float(min_p[r]))] = 0
             tokens.append(_draw(weights, _stream(int(seeds[r]), int(positions[r]), DrawPurpose.FRESH)))
     return torch.tensor(tokens, dtype=torch.int64)
 
@@ -134,21 +167,34 @@ def _has_distribution(row: NDArray[np.float32]) -> bool:
 
 
 def _ranking(row: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Columns by logit descending, equals by lower column, NaN last."""
-    return np.argsort(-row, kind="stable")
+    """Columns by logit descending, equals by lower column, NaN as -inf."""
+    return np.argsort(-np.where(np.isnan(row), np.float32(-np.inf), row), kind="stable")
 
 
-def _exp(x: Floats) -> Floats:
-    """exp of values <= 0: reduction by ln 2, Taylor polynomial, scale by a power of two."""
-    with np.errstate(all="ignore"):  # far below the smallest exponent; replaced by 0
-        shifted = x * _LOG2_E + _ROUNDER
-        n = shifted - _ROUNDER
-        r = (x - n * _LN2_HIGH) - n * _LN2_LOW
-        y = np.full_like(x, _EXP_SERIES[13])
-        for coefficient in reversed(_EXP_SERIES[:13]):
-            y = y * r + coefficient
-        power = ((shifted.view(np.uint64) + np.uint64(1023)) << np.uint64(52)).view(np.float64)
-        return np.where(x < _SMALLEST_EXPONENT, 0.0, y * power)
+def _fma(a: Floats32, b: Floats32 | float, c: Floats32 | float) -> Floats32:
+    """``a * b + c`` rounded once to float32. The product is exact in float64; their sum is rounded to odd there, so
+    that it can be rounded again."""
+    product, addend = a.astype(np.float64) * np.asarray(b, np.float64), np.asarray(c, np.float64)
+    total = product + addend
+    back = total - product
+    lost = (product - (total - back)) + (addend - back)
+    odd = (total.view(np.int64) & 1).astype(bool)
+    toward = np.nextafter(total, np.where(lost > 0, np.inf, -np.inf))
+    return np.where((lost == 0) | odd, total, toward).astype(np.float32)
+
+
+def _exp(x: Floats32) -> Floats32:
+    """exp of float32 values <= 0: reduction by ln 2, Taylor polynomial, scale by a power of two."""
+    x = np.maximum(x, np.float32(-104))
+    n = _fma(x, _LOG2_E, _ROUNDER) - np.float32(_ROUNDER)
+    r = _fma(n, _MINUS_LN2[1], _fma(n, _MINUS_LN2[0], x))
+    y = np.full_like(x, _EXP_SERIES[7])
+    for coefficient in reversed(_EXP_SERIES[:7]):
+        y = _fma(y, r, coefficient)
+    half = n.astype(np.int32) >> 1
+    one = np.float32(1)
+    scaled: Floats32 = y * np.ldexp(one, half) * np.ldexp(one, n.astype(np.int32) - half)
+    return scaled
 
 
 def _log(x: float) -> float:
@@ -174,38 +220,42 @@ def _sum(x: Floats) -> float:
     return float(lanes[0])
 
 
-def _weights(row: NDArray[np.float32], temperature: float) -> Floats:
-    x: Floats = row.astype(np.float64)
-    return _exp((x - x.max()) / temperature)
+def _fixed_point(row: Floats32, temperature: float) -> Weights:
+    """``floor(2^31 e^z)``, z in float32."""
+    with np.errstate(over="ignore"):  # the distance between two logits: -inf
+        scale = max(np.float32(1.0 / temperature), _SMALLEST_SCALE)
+        z = np.maximum((row - row.max()) * scale, _LOWEST)
+    weights: Weights = np.floor(_exp(z) * np.float32(_ONE)).astype(np.int64)
+    return weights
 
 
-def _log_softmax_row(row: NDArray[np.float32]) -> Floats:
+def _log_softmax_row(row: Floats32) -> Floats:
     if not _has_distribution(row):
         return np.full(row.shape, np.nan)
+    with np.errstate(over="ignore"):
+        weights = _exp(row - row.max()).astype(np.float64)
     x: Floats = row.astype(np.float64)
-    result: Floats = (x - x.max()) - _log(_sum(_weights(row, 1.0)))
+    result: Floats = (x - x.max()) - _log(_sum(weights))
     return result
 
 
-def _kept(
-    row: NDArray[np.float32], weights: Floats, top_k: int, top_p: float, min_p: float
-) -> NDArray[np.bool_]:
-    keep = weights >= min_p
+def _kept(row: Floats32, weights: Weights, top_k: int, top_p: float, min_p: float) -> NDArray[np.bool_]:
+    keep = weights >= min_p * _ONE
     order = _ranking(row)
     if 1 <= top_k < len(row):
         keep[order[top_k:]] = False
     if top_p < 1.0:
-        before = np.concatenate([[0.0], np.cumsum(weights[order])[:-1]])
-        keep[order[before >= top_p * _sum(weights)]] = False
+        before = np.concatenate([[0], np.cumsum(weights[order])[:-1]])
+        keep[order[before >= math.ceil(top_p * float(weights.sum()))]] = False
     return keep
 
 
-def _draw(weights: Floats, stream: Iterator[int]) -> int:
-    units = np.floor(weights / _sum(weights) * _FIXED_POINT_ONE).astype(np.int64)
-    edges = np.cumsum(units)
+def _draw(weights: Weights, stream: Iterator[int]) -> int:
+    edges = np.cumsum(weights)
     total = int(edges[-1])
-    limit = (2**32 - 1) // total * total
-    value = next(value for value in stream if value < limit)
+    limit = (2**64 - 1) // total * total
+    pairs = (high << 32 | low for high, low in zip(stream, stream, strict=False))
+    value = next(value for value in pairs if value < limit)
     return int(np.searchsorted(edges, value % total, side="right"))
 
 

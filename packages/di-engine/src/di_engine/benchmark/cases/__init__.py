@@ -1,1 +1,0 @@
-"""What ``di bench kernels`` measures, a module a family of operations."""
