@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from di_kernels import instruction_sets
 from di_kernels.ops import formats
 from di_kernels.ops.formats import EntryFormat
 from di_kernels.reference import formats as reference
@@ -13,6 +14,7 @@ from di_kernels.testing import (
     assert_same_values,
     device_backends,
     hostile,
+    instructions,
     threads,
     with_gaps,
     with_row_gaps,
@@ -148,6 +150,33 @@ def test_matches_reference(entry: EntryFormat, kind: Hostile, dtype: torch.dtype
         assert_same_values(
             formats.decode(codes, scales, entry, out).cpu(), reference.decode(*expected, entry, out)
         )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("kind", list(Hostile))
+@pytest.mark.parametrize("entry", GROUPED)
+def test_every_instruction_set_matches_the_reference(
+    entry: EntryFormat, kind: Hostile, dtype: torch.dtype
+) -> None:
+    x = hostile(kind, 3, 96, dtype=dtype)
+    codes, scales = reference.encode(x, entry)
+    decoded = reference.decode(codes, scales, entry, dtype)
+    for name in instruction_sets():
+        with instructions(name):
+            got = formats.encode(x, entry)
+            assert_same_bits(got[0], codes)
+            assert_same_bits(got[1], scales)
+            assert_same_values(formats.decode(codes, scales, entry, dtype), decoded)
+            assert_same_values(formats.round_trip(x, entry), decoded)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_every_value_passes_the_round_trip_like_the_reference(dtype: torch.dtype) -> None:
+    every = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    groups = torch.zeros(1 << 16, 32, dtype=dtype)
+    groups[:, 3], groups[:, 20] = every, every.roll(77)
+    expected = reference.round_trip(groups, EntryFormat.FP8)
+    assert_same_values(formats.round_trip(groups, EntryFormat.FP8), expected)
 
 
 @pytest.mark.parametrize("entry", GROUPED)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from di_kernels import _native, instruction_sets, set_instruction_set
@@ -35,7 +37,24 @@ def test_accuracy_over_the_whole_range(name: str) -> None:
     assert ((got - want).abs() / (want.abs() * 2.0**-23))[ordinary].max() < 2.0
 
 
-@pytest.mark.parametrize("name", ["exp", "log"])
+@pytest.mark.parametrize(("name", "lowest"), [("log1p", 0.0), ("sigmoid", -87.0)])
+def test_accuracy_of_what_is_made_of_them(name: str, lowest: float) -> None:
+    x = flushed(every_bit_pattern(4099))
+    x = x[(x >= lowest) | x.isnan()]  # below, the logistic function is not a normal number
+    want = getattr(torch, name)(x.double())
+    got = run(name, x).double()
+    special = want.isnan() | want.isinf()
+    assert got[special].equal(want[special]) or got[special].isnan().equal(want[special].isnan())
+    ordinary = ~special & (want.abs() >= 2.0**-126)
+    assert ((got - want).abs() / (want.abs() * 2.0**-23))[ordinary].max() < 4.0
+
+
+def test_the_logistic_function_ends_at_zero_and_one() -> None:
+    x = torch.tensor([-math.inf, -104.0, 104.0, math.inf])
+    assert run("sigmoid", x).tolist() == [0.0, 0.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("name", ["exp", "log", "log1p", "sigmoid"])
 @pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 100_003])
 def test_same_bits_on_every_instruction_set_and_length(name: str, size: int) -> None:
     x = every_bit_pattern(40_009)[:size].contiguous()

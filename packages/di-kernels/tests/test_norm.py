@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import pytest
 import torch
-from di_kernels.ops.norm import rms_norm
+from di_kernels import instruction_sets
+from di_kernels.ops.formats import EntryFormat
+from di_kernels.ops.norm import rms_norm, rms_norm_quantized
 from di_kernels.reference import norm as reference
+from di_kernels.reference.formats import round_trip
 from di_kernels.testing import (
     AWKWARD_SIZES,
     Hostile,
     assert_same_bits,
+    assert_same_values,
     device_backends,
     hostile,
+    instructions,
     misaligned,
     threads,
     with_gaps,
@@ -95,6 +100,36 @@ def test_a_bad_row_touches_no_other(kind: Hostile) -> None:
     assert_same_bits(y[1::2], rms_norm(x[1::2], weight, EPS))
 
 
+@pytest.mark.parametrize("device", device_backends("norm"))
+@pytest.mark.parametrize("kind", list(Hostile))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dim", [0, 32, 192])
+def test_the_second_result_is_the_round_trip_of_the_first(
+    dim: int, dtype: torch.dtype, kind: Hostile, device: str
+) -> None:
+    x, weight = hostile(kind, 5, dim, dtype=dtype), hostile(Hostile.NORMAL, dim, seed=1)
+    for layout in (x, with_gaps(x)):
+        y, quantized = rms_norm_quantized(layout.to(device), weight.to(device), EPS)
+        assert_same_values(y, rms_norm(x.to(device), weight.to(device), EPS))
+        assert_same_values(quantized.cpu(), round_trip(y.cpu(), EntryFormat.FP8))
+
+
+@pytest.mark.parametrize("kind", list(Hostile))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dim", [1, 15, 64, 96, 131])
+def test_same_bits_on_every_instruction_set(dim: int, dtype: torch.dtype, kind: Hostile) -> None:
+    x, weight = hostile(kind, 3, dim, dtype=dtype), hostile(Hostile.NORMAL, dim, seed=1)
+    expected = rms_norm(x, weight, EPS)
+    for name in instruction_sets():
+        with instructions(name):
+            assert_same_values(rms_norm(x, weight, EPS), expected)
+            if dim % 32 == 0:
+                y, quantized = rms_norm_quantized(x, weight, EPS)
+        if dim % 32 == 0:
+            assert_same_values(y, expected)
+            assert_same_values(quantized, round_trip(expected, EntryFormat.FP8))
+
+
 def test_bad_arguments_are_refused() -> None:
     with pytest.raises(TypeError, match="float64"):
         rms_norm(torch.zeros(2, 4, dtype=torch.float64), torch.ones(4), EPS)
@@ -104,3 +139,5 @@ def test_bad_arguments_are_refused() -> None:
         rms_norm(torch.zeros(2, 5), torch.ones(4), EPS)
     with pytest.raises(ValueError, match="x has shape"):
         rms_norm(torch.zeros(4), torch.ones(4), EPS)
+    with pytest.raises(ValueError, match="the last dimension of x is 48"):
+        rms_norm_quantized(torch.zeros(2, 48), torch.ones(48), EPS)

@@ -37,6 +37,16 @@ void call_decode(const View& codes, const View& scales, const View& x, GroupForm
   decode<T>(format, code.data, code.stride[0], scale.data, scale.stride[0], rows, dim, out.data);
 }
 
+template <class T>
+void call_round_trip(const View& x, const View& y) {
+  const auto in = dense<T, 2>(x, "x");
+  const auto out = dense<T, 2>(y, "y");
+  require(in.shape[1] % 32 == 0, "round_trip_fp8: rows must hold whole groups of 32");
+  require(out.shape == in.shape, "round_trip_fp8: shapes do not agree");
+  nb::gil_scoped_release release;
+  round_trip_fp8_rows<T>(in.data, in.shape[0], in.shape[1], out.data);
+}
+
 }  // namespace
 
 void bind_formats(nb::module_& m) {
@@ -48,6 +58,8 @@ void bind_formats(nb::module_& m) {
     is<bf16>(x) ? call_decode<bf16>(codes, scales, x, group_format(format))
                 : call_decode<float>(codes, scales, x, group_format(format));
   });
+  m.def("round_trip_fp8",
+        [](View x, View y) { is<bf16>(x) ? call_round_trip<bf16>(x, y) : call_round_trip<float>(x, y); });
 }
 
 }  // namespace di::bind

@@ -17,6 +17,8 @@ void bind_math(nb::module_& m) {
   };
   define("exp", &math_simd::Table::exp);
   define("log", &math_simd::Table::log);
+  define("log1p", &math_simd::Table::log1p);
+  define("sigmoid", &math_simd::Table::sigmoid);
 }
 
 }  // namespace di::bind

@@ -82,6 +82,10 @@ void decode_groups(GroupFormat format, const uint8_t* codes, const uint8_t* scal
 // backbone 2.3).
 void round_trip_fp8(float* x, int64_t dim);
 
+// The same for rows of x [rows, dim] into y, which may be x.
+template <class T>
+void round_trip_fp8_rows(const T* x, int64_t rows, int64_t dim, T* y);
+
 // Rows of codes and scales of x [rows, dim]; rows are contiguous.
 template <class T>
 void encode(GroupFormat format, const T* x, int64_t rows, int64_t dim, uint8_t* codes, uint8_t* scales);

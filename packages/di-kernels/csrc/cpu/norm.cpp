@@ -1,32 +1,26 @@
 #include "cpu/norm.hpp"
 
-#include <cmath>
-#include <vector>
-
-#include "cpu/linear.hpp"
-#include "cpu/weight.hpp"
 #include "parallel.hpp"
+#include "simd/norm.hpp"
 
 namespace di {
+
 float inverse_rms(const float* x, int64_t n, float eps) {
-  return 1.0f / std::sqrt(dot_product(x, x, n) / static_cast<float>(n) + eps);
+  return norm_simd::active().f32.inverse_rms(x, n, eps);
 }
 
 template <class T>
-void rms_norm(const T* x, const uint8_t* weight, T* y, int64_t rows, int64_t dim, float eps) {
-  parallel_for(rows, 4 * dim, [&](int64_t begin, int64_t end) {
-    std::vector<float> row(static_cast<size_t>(dim));
+void rms_norm(const T* x, const uint8_t* weight, T* y, int64_t rows, int64_t dim, float eps, T* quantized) {
+  const auto& loops = norm_simd::active().of<T>();
+  parallel_for(rows, dim, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      widen(x + r * dim, dim, row.data());
-      const float rstd = inverse_rms(row.data(), dim, eps);
-      for (int64_t i = 0; i < dim; ++i) {
-        y[r * dim + i] = from_float<T>((row[i] * rstd) * load_unaligned<float>(weight, i));
-      }
+      T* second = quantized == nullptr ? nullptr : quantized + r * dim;
+      loops.rms_norm(x + r * dim, weight, dim, eps, y + r * dim, second);
     }
   });
 }
 
-template void rms_norm<float>(const float*, const uint8_t*, float*, int64_t, int64_t, float);
-template void rms_norm<bf16>(const bf16*, const uint8_t*, bf16*, int64_t, int64_t, float);
+template void rms_norm<float>(const float*, const uint8_t*, float*, int64_t, int64_t, float, float*);
+template void rms_norm<bf16>(const bf16*, const uint8_t*, bf16*, int64_t, int64_t, float, bf16*);
 
 }  // namespace di

@@ -6,12 +6,14 @@
 
 namespace di {
 
-// 1/sqrt(mean(x^2) + eps) of a vector of n values.
+// 1/sqrt(mean(x^2) + eps) of a vector of n values; the sum has the order of reduce.hpp.
 float inverse_rms(const float* x, int64_t n, float eps);
 
-// y[r] = round((x[r] * rstd) * weight), rstd = 1/sqrt(mean(x^2) + eps); x, y [rows, dim] contiguous; weight
-// [dim] float32 at any address.
+// y[r] = round((x[r] * rstd) * weight), rstd = 1/sqrt(mean(x^2) + eps); x, y [rows, dim] contiguous, y may be
+// x; weight [dim] float32 at any address. `quantized` [rows, dim], where not null, gets the MXFP8 round trip
+// of y (backbone specification, 2.3); dim is a multiple of 32 then.
 template <class T>
-void rms_norm(const T* x, const uint8_t* weight, T* y, int64_t rows, int64_t dim, float eps);
+void rms_norm(const T* x, const uint8_t* weight, T* y, int64_t rows, int64_t dim, float eps,
+              T* quantized = nullptr);
 
 }  // namespace di

@@ -21,9 +21,11 @@ DI_INLINE void map(const float* x, int64_t n, float* y) {
 
 void exp_all(const float* x, int64_t n, float* y) { map<simd::DI_ISA::exp>(x, n, y); }
 void log_all(const float* x, int64_t n, float* y) { map<simd::DI_ISA::log>(x, n, y); }
+void log1p_all(const float* x, int64_t n, float* y) { map<simd::DI_ISA::log1p>(x, n, y); }
+void sigmoid_all(const float* x, int64_t n, float* y) { map<simd::DI_ISA::sigmoid>(x, n, y); }
 
 }  // namespace
 
-const Table table = {.exp = exp_all, .log = log_all};
+const Table table = {.exp = exp_all, .log = log_all, .log1p = log1p_all, .sigmoid = sigmoid_all};
 
 }  // namespace di::math_simd::DI_ISA

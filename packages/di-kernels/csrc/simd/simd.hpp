@@ -105,6 +105,15 @@ DI_INLINE u16x16 to_bf16(f32x16 x) {
   return __builtin_convertvector((rounded & ~is_nan) | (nan & is_nan), u16x16);
 }
 
+DI_INLINE f32x16 sqrt(f32x16 x) {
+#if defined(DI_AVX512)
+  return (f32x16)_mm512_sqrt_ps((__m512)x);
+#else
+  for (int i = 0; i < 16; ++i) x[i] = __builtin_sqrtf(x[i]);
+  return x;
+#endif
+}
+
 // Sum of the lanes: halves are added until one lane is left.
 DI_INLINE float tree_sum(f32x16 v) {
   float lane[16];
@@ -158,5 +167,15 @@ DI_INLINE f32x16 log(f32x16 x) {
   y = select(x == __builtin_inff(), x, y);
   return select(x >= 0.0f, y, splat(__builtin_nanf("")));
 }
+
+// ln(1 + x) for x >= 0, within 4 units in the last place: what rounding 1 + x lost is added again.
+DI_INLINE f32x16 log1p(f32x16 x) {
+  const f32x16 u = 1.0f + x;
+  const f32x16 lost = (x - (u - 1.0f)) / u;
+  return log(u) + select(u == __builtin_inff(), splat(0.0f), lost);
+}
+
+// 1 / (1 + e^-x), within 4 units in the last place.
+DI_INLINE f32x16 sigmoid(f32x16 x) { return 1.0f / (1.0f + exp(-x)); }
 
 }  // namespace di::simd::DI_ISA

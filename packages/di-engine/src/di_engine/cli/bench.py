@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from di_engine.cli import bench_kernels
+from di_engine.cli.bench_output import load_text
 from di_engine.cli.common import EXIT_USAGE, CommandError, plain, print_json, stdout_console
 from di_engine.cli.interruption import raise_from_now_on
 
@@ -16,16 +18,13 @@ if TYPE_CHECKING:
     from di_engine.benchmark.host_work import HostWork
     from di_engine.benchmark.peers.process import PeerTimings
     from di_engine.benchmark.scheduler import CaseTiming
-    from di_engine.benchmark.timing import ForeignLoad
 
 app = typer.Typer(
     help="Measure what parts of the engine cost on this machine.", no_args_is_help=True, rich_markup_mode=None
 )
 
 
-@app.callback()
-def options() -> None:
-    """Keeps ``scheduler`` a command of a group even while it is the only one."""
+app.command("kernels")(bench_kernels.command)
 
 
 @app.command("scheduler")
@@ -70,7 +69,7 @@ def scheduler(
     else:
         stdout_console().print(_table(timings, peer))
         stdout_console().print(_host_table(host_work))
-        typer.echo(_load_text(load))
+        typer.echo(load_text(load))
 
 
 def _counts(text: str) -> list[int]:
@@ -131,10 +130,3 @@ def _host_table(works: list[HostWork]) -> Table:
 
 def _us(seconds: float) -> str:
     return f"{1e6 * seconds:,.1f}"
-
-
-def _load_text(load: ForeignLoad | None) -> str:
-    if load is None:
-        return "other processes: unknown"
-    advice = "; less than one core was free: measure again when it is quieter" if load.disturbs else ""
-    return f"other processes kept {load.cores:.1f} of {load.of} cores busy{advice}"

@@ -30,3 +30,12 @@ def decode(codes: Tensor, scales: Tensor, entry: EntryFormat, dtype: torch.dtype
     x = torch.empty(*codes.shape[:-1], scales.shape[-1] * entry.group, dtype=dtype)
     _native.decode(as_rows(codes), as_rows(scales), as_rows(x), _NATIVE[entry])
     return x
+
+
+def round_trip(x: Tensor, entry: EntryFormat) -> Tensor:
+    """See :func:`di_kernels.ops.formats.round_trip`."""
+    if entry is not EntryFormat.FP8:
+        return decode(*encode(x, entry), entry, x.dtype)
+    y = torch.empty(x.shape, dtype=x.dtype)
+    _native.round_trip_fp8(as_rows(x).contiguous(), as_rows(y))
+    return y

@@ -93,8 +93,11 @@ def decode(codes: Tensor, scales: Tensor, entry: EntryFormat, dtype: torch.dtype
 
 def round_trip(x: Tensor, entry: EntryFormat) -> Tensor:
     """``decode(encode(x))`` in the element type of ``x``: what a reader of the quantized vector sees."""
-    codes, scales = encode(x, entry)
-    return decode(codes, scales, entry, x.dtype)
+    check_dtype("x", x, *ACTIVATIONS)
+    _check_vectors("x", x)
+    _check_quantized(entry)
+    check_multiple("the last dimension of x", x.shape[-1], entry.group)
+    return cast(Tensor, kernel("formats", "round_trip", x)(x, entry))
 
 
 def encode_records(x: Tensor, entry: EntryFormat) -> Tensor:

@@ -1,0 +1,1 @@
+"""What ``di bench kernels`` measures, a module a family of operations."""

@@ -1,0 +1,225 @@
+"""Timing a kernel beside its ceilings and a peer, in turns, so that all of them see the same machine.
+
+Weights rotate through a pool that is much larger than the last-level cache, as they do in a model. A figure is the
+least time of many, taken for each member of the pool apart and then averaged: two allocations of one process may
+differ in how fast they can be read, and one lucky member must not stand for all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from di_kernels import ceilings, num_threads, set_num_threads
+from torch import Tensor
+
+from di_engine.benchmark.timing import without_collection
+from di_engine.benchmark.work import Ceilings, Work
+
+Call = Callable[[], object]
+Buffers = tuple[Tensor, ...]
+
+LEAST_ROUNDS = 3
+DOT_ITERATIONS = 400_000
+"""Of the loop in registers: about half a millisecond."""
+CACHE_SIZE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
+USUAL_CACHE = 32 << 20
+POOL_CACHES = 4
+"""Last-level caches that a pool of weights fills."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The same result from another library."""
+
+    name: str
+    members: tuple[Call, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One operation at one size.
+
+    Attributes:
+        family: part of the interface it belongs to.
+        name: of the operation, and of how its weights are stored.
+        size: of what is kept: a matrix, a context, a vocabulary.
+        rows: rows of activations.
+        work: of one call.
+        members: the call, once for each member of the pool.
+        buffers: what each member reads, uint8 ``[n]``.
+        peer: the same from another library.
+    """
+
+    family: str
+    name: str
+    size: str
+    rows: int
+    work: Work
+    members: tuple[Call, ...]
+    buffers: tuple[Buffers, ...]
+    peer: Peer | None = None
+
+
+class Recipe(NamedTuple):
+    """How a case is made. A case holds its weights, so each is made when it is measured."""
+
+    title: str
+    make: Callable[[], Case]
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A case with its times.
+
+    Attributes:
+        seconds: of a call.
+        peer_seconds: of a call of the peer.
+        ceilings: measured in the same rounds.
+        rounds: how often each member was timed.
+    """
+
+    family: str
+    name: str
+    size: str
+    rows: int
+    threads: int
+    work: Work
+    seconds: float
+    ceilings: Ceilings
+    rounds: int
+    peer: str | None
+    peer_seconds: float | None
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes a second."""
+        return self.work.read / self.seconds
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations a second."""
+        return self.work.flops / self.seconds
+
+    @property
+    def of_floor(self) -> float:
+        """Share of the ceiling that binds: 1 is as fast as the machine reads or computes."""
+        return self.ceilings.floor(self.work) / self.seconds
+
+    @property
+    def peer_ratio(self) -> float | None:
+        """How many times longer the peer takes."""
+        return None if self.peer_seconds is None else self.peer_seconds / self.seconds
+
+
+def measure(case: Case, seconds: float) -> Reached:
+    """Time a case in rounds for about ``seconds`` seconds, at least :data:`LEAST_ROUNDS` rounds."""
+    calls = Least(case.members)
+    reads = Least([_reader(buffers) for buffers in case.buffers])
+    dots = Least([lambda: ceilings.dot_peak(DOT_ITERATIONS)])
+    peers = Least(case.peer.members if case.peer is not None else ())
+    rounds, deadline = 0, time.perf_counter() + seconds
+    with torch.inference_mode(), without_collection():
+        for least in (calls, peers):
+            least.round()
+            least.forget()
+        while rounds < LEAST_ROUNDS or time.perf_counter() < deadline:
+            for least in (calls, reads, dots, peers):
+                least.round()
+            rounds += 1
+    read_bytes = sum(buffer.numel() // 64 * 64 for buffers in case.buffers for buffer in buffers)
+    found = Ceilings(
+        read=read_bytes / reads.total, dot=num_threads() * ceilings_per_thread() * DOT_ITERATIONS / dots.total
+    )
+    return Reached(
+        family=case.family,
+        name=case.name,
+        size=case.size,
+        rows=case.rows,
+        threads=num_threads(),
+        work=case.work,
+        seconds=calls.total / len(case.members),
+        ceilings=found,
+        rounds=rounds,
+        peer=None if case.peer is None else case.peer.name,
+        peer_seconds=peers.total / len(case.peer.members) if case.peer is not None else None,
+    )
+
+
+class Least:
+    """The least time of each of some calls, over many rounds."""
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        self._calls = calls
+        self._seconds = [float("inf")] * len(calls)
+
+    @property
+    def total(self) -> float:
+        """Sum of the least times."""
+        return sum(self._seconds)
+
+    def round(self) -> None:
+        """Time every call once."""
+        for place, call in enumerate(self._calls):
+            start = time.perf_counter()
+            call()
+            taken = time.perf_counter() - start
+            if taken < self._seconds[place]:
+                self._seconds[place] = taken
+
+    def forget(self) -> None:
+        """What was timed so far was a warm start."""
+        self._seconds = [float("inf")] * len(self._calls)
+
+
+def ceilings_per_thread() -> int:
+    """Floating-point operations of one iteration of the dot in registers, of one thread."""
+    return ceilings.dot_peak(1) // num_threads()
+
+
+def _reader(buffers: Buffers) -> Call:
+    def read() -> None:
+        for buffer in buffers:
+            ceilings.read_memory(buffer)
+
+    return read
+
+
+def as_bytes(*tensors: Tensor | None) -> Buffers:
+    """Tensors that are dense in memory as buffers to read."""
+    return tuple(tensor.view(torch.uint8).view(-1) for tensor in tensors if tensor is not None)
+
+
+def pool_members(member_bytes: int, rows: int) -> int:
+    """How many weights a pool holds: enough to fill :data:`POOL_CACHES` last-level caches, where weights are read; a
+    few where many rows make each of them a matter of arithmetic."""
+    if rows > 16:
+        return 3
+    return max(2, -(-POOL_CACHES * last_level_cache() // max(1, member_bytes)))
+
+
+def last_level_cache() -> int:
+    """Bytes of the last-level cache, or a usual size where the machine does not tell."""
+    try:
+        text = CACHE_SIZE.read_text(encoding="ascii").strip()
+        return int(text.removesuffix("K")) << 10
+    except (OSError, ValueError):
+        return USUAL_CACHE
+
+
+@contextmanager
+def using_threads(count: int) -> Iterator[None]:
+    """Kernels and torch on ``count`` threads."""
+    ours, torchs = num_threads(), torch.get_num_threads()
+    set_num_threads(count)
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        set_num_threads(ours)
+        torch.set_num_threads(torchs)

@@ -1,0 +1,62 @@
+"""``di bench kernels``: every operation of a step beside what the machine reaches at most."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from di_engine.cli.bench_output import (
+    InstructionSetOption,
+    JsonOption,
+    OutOption,
+    SecondsOption,
+    ThreadsOption,
+    load_text,
+    names,
+    numbers,
+    print_reached,
+    using_instruction_set,
+    write_record,
+)
+from di_engine.cli.interruption import raise_from_now_on
+
+ALL_FAMILIES = "linear,attention,top-k,sampling,step"
+
+
+def command(
+    family: Annotated[str, typer.Option(help="Families of operations.")] = ALL_FAMILIES,
+    match: Annotated[str, typer.Option(help="Only cases with this in their title.")] = "",
+    threads: ThreadsOption = "1,2",
+    seconds: SecondsOption = 0.5,
+    instruction_set: InstructionSetOption = None,
+    as_json: JsonOption = False,
+    out: OutOption = None,
+) -> None:
+    """Time the operations of a step at the sizes of the release.
+
+    Each is timed in turns with a plain read of its weights or caches, with the bfloat16 dot in registers and, where
+    there is one, with a peer. "reached" is the share of whichever ceiling binds.
+    """
+    from tqdm import tqdm  # type: ignore[import-untyped]
+
+    from di_engine.benchmark.kernels import FAMILIES, kernel_recipes, measure_kernels
+    from di_engine.benchmark.machine import this_machine
+    from di_engine.benchmark.record import Record, reached_record
+    from di_engine.benchmark.timing import LoadMeter
+
+    raise_from_now_on()
+    families = names("--family", family, tuple(FAMILIES))
+    counts = numbers("--threads", threads)
+    meter = LoadMeter()
+    with using_instruction_set(instruction_set):
+        recipes = kernel_recipes(families, match)
+        with tqdm(total=len(recipes) * len(counts), unit="case", disable=not sys.stderr.isatty()) as bar:
+            found = measure_kernels(recipes, counts, seconds, progress=lambda reached: bar.update())
+        load = meter.read()
+        record = Record("kernels", this_machine(), [reached_record(reached) for reached in found], load)
+    write_record(record, as_json, out)
+    if not as_json:
+        print_reached(found)
+        typer.echo(load_text(load))

@@ -1,0 +1,115 @@
+"""What the benchmarks of kernels, layers and models print, and the record that they write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from di_engine.cli.common import EXIT_USAGE, CommandError, os_error_text, plain, print_json, stdout_console
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from di_engine.benchmark.measure import Reached
+    from di_engine.benchmark.timing import ForeignLoad
+
+ThreadsOption = Annotated[str, typer.Option(help="Numbers of threads.")]
+InstructionSetOption = Annotated[
+    str | None, typer.Option(help="Instruction set of the kernels, such as avx2; by default the best one.")
+]
+SecondsOption = Annotated[float, typer.Option(min=0.0, help="Seconds for each measurement.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")]
+OutOption = Annotated[Path | None, typer.Option(help="A file that gets the JSON object as well.")]
+
+
+def numbers(option: str, text: str) -> list[int]:
+    """Numbers from 1 up, separated by commas."""
+    try:
+        found = [int(item) for item in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        raise CommandError(f"{option}: got {text!r}, allowed: numbers of at least 1, such as 1,2", EXIT_USAGE)
+    return found
+
+
+def names(option: str, text: str, allowed: Sequence[str]) -> list[str]:
+    """Some of the allowed names, separated by commas."""
+    found = text.split(",")
+    if not set(found) <= set(allowed):
+        raise CommandError(f"{option}: got {text!r}, allowed: {', '.join(allowed)}", EXIT_USAGE)
+    return found
+
+
+@contextmanager
+def using_instruction_set(name: str | None) -> Iterator[None]:
+    """The kernels on the instruction set of ``--instruction-set``."""
+    from di_kernels import instruction_set, set_instruction_set
+
+    before = instruction_set()
+    try:
+        if name is not None:
+            set_instruction_set(name)
+    except ValueError as error:
+        raise CommandError(f"--instruction-set: {error}", EXIT_USAGE) from error
+    try:
+        yield
+    finally:
+        set_instruction_set(before)
+
+
+def write_record(record: Any, as_json: bool, out: Path | None) -> None:
+    """Write the record where it was asked for."""
+    if out is not None:
+        try:
+            out.write_text(json.dumps(plain(record), indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise CommandError(f"--out: {os_error_text(error, str(out))}") from error
+    if as_json:
+        print_json(record)
+
+
+def print_reached(found: Sequence[Reached]) -> None:
+    """A table of measurements with their shares of the ceilings."""
+    table = Table(box=None, pad_edge=False)
+    peers = any(reached.peer is not None for reached in found)
+    left = ["family", "operation", "size"]
+    right = ["rows", "threads", "µs", "GB/s", "GFLOP/s", "bound", "reached"]
+    for name in left:
+        table.add_column(name, overflow="fold")
+    for name in [*right, *(["peer", "its µs", "ratio"] if peers else [])]:
+        table.add_column(name, justify="right")
+    for reached in found:
+        memory = reached.ceilings.memory_bound(reached.work)
+        row = [
+            reached.family,
+            reached.name,
+            reached.size,
+            str(reached.rows),
+            str(reached.threads),
+            f"{1e6 * reached.seconds:,.1f}",
+            f"{1e-9 * reached.bandwidth:.1f}",
+            f"{1e-9 * reached.flops:.1f}" if reached.work.flops else "",
+            f"{1e-9 * reached.ceilings.read:.0f} GB/s"
+            if memory
+            else f"{1e-9 * reached.ceilings.dot:.0f} GFLOP/s",
+            f"{100 * reached.of_floor:.0f} %",
+        ]
+        if reached.peer is not None and reached.peer_seconds is not None:
+            row += [reached.peer, f"{1e6 * reached.peer_seconds:,.1f}", f"{reached.peer_ratio:.2f}"]
+        table.add_row(*row)
+    stdout_console().print(table)
+
+
+def load_text(load: ForeignLoad | None) -> str:
+    """How much other processes did."""
+    if load is None:
+        return "other processes: unknown"
+    advice = "; less than one core was free: measure again when it is quieter" if load.disturbs else ""
+    return f"other processes kept {load.cores:.1f} of {load.of} cores busy{advice}"

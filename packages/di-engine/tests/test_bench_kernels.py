@@ -1,0 +1,232 @@
+"""``di bench kernels``: what is counted, what is divided by what, and what is printed."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from di_engine.benchmark.kernels import FAMILIES, kernel_recipes
+from di_engine.benchmark.measure import (
+    Case,
+    Least,
+    Peer,
+    as_bytes,
+    last_level_cache,
+    measure,
+    pool_members,
+    using_threads,
+)
+from di_engine.benchmark.random_weights import RandomBytes
+from di_engine.benchmark.record import RecordError, read_results
+from di_engine.benchmark.release import layers_config, released_config
+from di_engine.benchmark.work import Ceilings, Work, attention_work, index_work, linear_work
+from di_engine.cli import run
+from di_kernels import num_threads
+from di_kernels.ops.formats import EntryFormat
+from di_kernels.ops.linear import WeightFormat
+from di_kernels.testing import shared_directory
+from di_model.config import ModelConfig
+from di_model.tensors import expected_tensors
+
+
+def test_work_is_what_the_formats_and_shapes_say() -> None:
+    weight = RandomBytes().mxfp4(64, 96)
+    assert weight.nbytes == 64 * 48 + 64 * 3
+    assert linear_work(weight.nbytes, 5, 64, 96) == Work(64 * 51, 2 * 5 * 64 * 96)
+    # A window record of 512 FP8 values has 16 scales, an entry of 512 FP4 values has 32.
+    work = attention_work(2, 64, 512, (128, EntryFormat.FP8), (512, EntryFormat.FP4))
+    assert work == Work(2 * (128 * 528 + 512 * 288), 2 * 64 * 640 * 512 * 4)
+    assert index_work(1, 32, 128, 1000) == Work(1000 * 68, 1000 * 32 * 128 * 2)
+    assert Work(1, 2) + Work(3, 4) == Work(4, 6)
+
+
+def test_the_longer_of_reading_and_computing_binds() -> None:
+    ceilings = Ceilings(read=100.0, dot=1000.0)
+    assert ceilings.floor(Work(200, 500)) == 2.0
+    assert ceilings.memory_bound(Work(200, 500))
+    assert ceilings.floor(Work(200, 5000)) == 5.0
+    assert not ceilings.memory_bound(Work(200, 5000))
+
+
+def test_each_member_counts_with_its_least_time() -> None:
+    waits = iter([0.03, 0.0, 0.0, 0.03])
+    least = Least([lambda: time.sleep(next(waits))] * 2)
+    least.round()
+    assert 0.03 <= least.total < 0.06
+    least.round()
+    assert least.total < 0.03
+
+
+def test_a_case_is_measured_beside_its_ceilings_and_its_peer() -> None:
+    buffer = torch.zeros(1 << 16, dtype=torch.uint8)
+    called = []
+    case = Case(
+        family="family",
+        name="name",
+        size="size",
+        rows=3,
+        work=Work(1 << 16, 1000),
+        members=(lambda: called.append("a"), lambda: called.append("b")),
+        buffers=((buffer,), (buffer,)),
+        peer=Peer("sleep", (lambda: time.sleep(0.001),)),
+    )
+    with using_threads(2):
+        reached = measure(case, 0.0)
+    assert (reached.family, reached.name, reached.size, reached.rows) == ("family", "name", "size", 3)
+    assert (reached.threads, reached.rounds) == (2, 3)
+    assert called == ["a", "b"] * 4
+    assert reached.peer == "sleep"
+    assert reached.peer_seconds is not None
+    assert reached.peer_seconds >= 0.001
+    assert reached.peer_ratio == reached.peer_seconds / reached.seconds
+    assert reached.bandwidth == (1 << 16) / reached.seconds
+    assert reached.flops == 1000 / reached.seconds
+    assert reached.of_floor == reached.ceilings.floor(case.work) / reached.seconds
+    assert reached.ceilings.read > 1e7
+    assert reached.ceilings.dot > 1e7
+
+
+def test_threads_are_set_and_given_back() -> None:
+    before = num_threads(), torch.get_num_threads()
+    with using_threads(1):
+        assert (num_threads(), torch.get_num_threads()) == (1, 1)
+    assert (num_threads(), torch.get_num_threads()) == before
+
+
+def test_a_pool_does_not_fit_into_the_cache() -> None:
+    assert pool_members(1 << 20, 1) << 20 >= 4 * last_level_cache()
+    assert pool_members(1 << 40, 1) == 2
+    assert pool_members(1 << 20, 64) == 3
+
+
+def test_buffers_are_the_bytes_of_their_tensors() -> None:
+    one, two = torch.arange(6, dtype=torch.float32).view(2, 3), torch.zeros(5, dtype=torch.uint8)
+    buffers = as_bytes(one, None, two)
+    assert [len(buffer) for buffer in buffers] == [24, 5]
+    assert buffers[0].data_ptr() == one.data_ptr()
+
+
+@pytest.mark.parametrize("make", [RandomBytes.fp8, RandomBytes.mxfp4, RandomBytes.bfloat16])
+def test_random_weights_have_rows_of_about_unit_length(make: object) -> None:
+    weight = make(RandomBytes(), 64, 1024)  # type: ignore[operator]
+    values = weight.dequantize()
+    assert weight.shape == (64, 1024)
+    assert bool(values.isfinite().all())
+    assert 0.5 < float(values.norm(dim=1).mean()) < 2.0
+
+
+def test_random_tensors_are_those_of_a_checkpoint() -> None:
+    config = ModelConfig.from_dict(_tiny())
+    specs = expected_tensors(config)
+    tensors = RandomBytes().tensors(specs.values())
+    for name, spec in specs.items():
+        assert tuple(tensors[name].shape) == spec.shape
+        assert tensors[name].nbytes == spec.nbytes
+
+
+def _tiny() -> dict[str, object]:
+    from di_model.testing import tiny_config
+
+    return tiny_config()
+
+
+def test_the_released_sizes_are_those_of_the_release() -> None:
+    shared = shared_directory(__file__)
+    if shared is None:
+        pytest.skip("the directory `shared` with the released configuration is not beside this repository")
+    assert released_config().text == ModelConfig.from_file(shared / "data" / "deepseek-v4.1").text
+
+
+def test_one_layer_of_each_kind_has_full_size() -> None:
+    config = layers_config(8, 64)
+    kinds = [
+        (role.ratio, role.is_kv_source, role.is_index_source, role.engram is not None)
+        for role in config.text.layers
+    ]
+    assert kinds == [
+        (0, False, False, False),
+        (0, False, False, True),
+        (2, True, True, False),
+        (2, False, False, False),
+        (1, True, True, False),
+        (1, False, False, False),
+        (1, False, True, False),
+    ]
+    assert config.text.hidden_size == released_config().text.hidden_size
+    assert config.text.n_routed_experts == 8
+
+
+def test_recipes_are_found_by_family_and_title() -> None:
+    titles = [recipe.title for family in FAMILIES for recipe in kernel_recipes([family])]
+    assert len(set(titles)) == len(titles)
+    assert [recipe.title for recipe in kernel_recipes(["linear"], "MXFP4 as stored, 4096x4096")] == [
+        f"MXFP4 as stored, 4096x4096, rows {rows}" for rows in (1, 8, 64, 512)
+    ]
+    case = kernel_recipes(["linear"], "bfloat16, 4096x4096, rows 64")[0].make()
+    assert case.work == Work(2 * 4096 * 4096, 2 * 64 * 4096 * 4096)
+    assert len(case.members) == len(case.buffers) == 3
+    assert RandomBytes().bfloat16(32, 32).format is WeightFormat.BFLOAT16
+
+
+def test_the_command_prints_a_table_and_writes_a_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "record.json"
+    arguments = ["bench", "kernels", "--family", "top-k,sampling", "--match", "top 4096", "--seconds", "0"]
+    assert run([*arguments, "--threads", "1,2", "--out", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert "reached" in text
+    assert "torch.topk" in text
+    assert "other processes" in text
+    written = json.loads(out.read_text())
+    assert written["benchmark"] == "kernels"
+    assert written["machine"]["cores"] >= 1
+    results = read_results(out)
+    assert [(each["family"], each["threads"]) for each in results] == [("top-k", 1), ("top-k", 2)]
+    for each in results:
+        assert each["of_floor"] == pytest.approx(each["floor_seconds"] / each["seconds"])
+        assert each["read_bytes"] == 4 * 129280
+        assert each["bound"] == "memory"
+
+
+def test_the_command_runs_on_an_instruction_set(capsys: pytest.CaptureFixture[str]) -> None:
+    from di_kernels import instruction_set
+
+    before = instruction_set()
+    arguments = [
+        "bench",
+        "kernels",
+        "--family",
+        "step",
+        "--match",
+        "route",
+        "--threads",
+        "1",
+        "--seconds",
+        "0",
+    ]
+    assert run([*arguments, "--instruction-set", "portable", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["machine"]["instruction_set"] == "portable"
+    assert instruction_set() == before
+
+
+@pytest.mark.parametrize(
+    "option",
+    [("--threads", "0"), ("--threads", "x"), ("--family", "nothing"), ("--instruction-set", "z80")],
+)
+def test_options_are_checked(option: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "kernels", *option]) == 2
+    error = capsys.readouterr().err
+    assert option[0] in error
+    assert option[1] in error
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"results": [1]}', '{"results": {}}'])
+def test_a_file_that_is_no_record_is_an_error(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "record.json"
+    file.write_text(text)
+    with pytest.raises(RecordError, match="no record"):
+        read_results(file)
