@@ -82,4 +82,5 @@ NB_MODULE(_native, m) {
   di::bind::bind_indexer(m);
   di::bind::bind_topk(m);
   di::bind::bind_sampling(m);
+  di::bind::bind_plan(m);
 }

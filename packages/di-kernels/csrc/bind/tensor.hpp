@@ -175,6 +175,7 @@ void bind_indexer(nb::module_& m);
 void bind_attention(nb::module_& m);
 void bind_engram(nb::module_& m);
 void bind_sampling(nb::module_& m);
+void bind_plan(nb::module_& m);
 
 }  // namespace di::bind
 

@@ -1,0 +1,81 @@
+// Attributes of a Python dataclass by name, checked, with the path to them in every error.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "bind/weight.hpp"
+
+namespace di::bind {
+
+class Fields {
+ public:
+  Fields(nb::handle object, std::string path) : object_(nb::borrow(object)), path_(std::move(path)) {}
+
+  bool has(const char* name) const { return !get(name).is_none(); }
+  Fields child(const char* name) const { return Fields(get(name), path(name)); }
+
+  // Calls body(child) for each item of a sequence.
+  template <class Body>
+  void each(const char* name, const Body& body) const {
+    size_t place = 0;
+    for (nb::handle item : get(name)) body(Fields(item, path(name) + "[" + std::to_string(place++) + "]"));
+  }
+
+  template <class T>
+  T value(const char* name) const {
+    T out{};
+    if (!nb::try_cast(get(name), out)) refuse(name, "has the wrong type");
+    return out;
+  }
+
+  int64_t integer(const char* name, int64_t low, int64_t high) const {
+    const auto out = value<int64_t>(name);
+    if (out < low || out > high) {
+      refuse(name, "is " + std::to_string(out) + "; allowed: " + std::to_string(low) + " to " +
+                       std::to_string(high));
+    }
+    return out;
+  }
+
+  View tensor(const char* name) const { return value<View>(name); }
+
+  // The bytes of a dense vector of n elements, at any address.
+  template <class T>
+  const uint8_t* vector(const char* name, int64_t n) const {
+    const auto array = dense<T, 1>(tensor(name), path(name).c_str());
+    require_size(name, array.shape[0], n);
+    return reinterpret_cast<const uint8_t*>(array.data);
+  }
+
+  // A LinearWeight [n, k]; -1 stands for any size.
+  Weight weight(const char* name, int64_t n, int64_t k) const {
+    const Fields w = child(name);
+    std::optional<View> scale;
+    if (w.has("scale")) scale = w.tensor("scale");
+    const int format = w.child("format").value<int>("value");
+    const Weight out = borrow_weight(format, w.tensor("data"), scale);
+    if (n >= 0) require_size(name, out.n, n);
+    if (k >= 0) require_size(name, out.k, k);
+    return out;
+  }
+
+  void require_size(const char* name, int64_t actual, int64_t expected) const {
+    if (actual != expected) {
+      refuse(name, "has a dimension of " + std::to_string(actual) + ", expected " + std::to_string(expected));
+    }
+  }
+
+  [[noreturn]] void refuse(const char* name, const std::string& what) const {
+    throw nb::value_error((path(name) + " " + what).c_str());
+  }
+
+  nb::object get(const char* name) const { return object_.attr(name); }
+  std::string path(const char* name) const { return path_ + "." + name; }
+
+ private:
+  nb::object object_;
+  std::string path_;
+};
+
+}  // namespace di::bind

@@ -1,0 +1,114 @@
+#include "plan/attention.hpp"
+
+#include <cstring>
+#include <utility>
+
+#include "cpu/attention.hpp"
+#include "cpu/rope.hpp"
+
+namespace di::plan {
+
+int64_t WindowPlan::record_bytes(const CacheViews& cache) const {
+  const RecordFormat format = cache.layers[layer].window.format;
+  return value_bytes(format, wkv.weight.n) + scale_bytes(format, wkv.weight.n);
+}
+
+template <class T>
+void WindowPlan::records(const T* x, Step<T>& step, uint8_t* fresh) const {
+  Workspace& work = step.work;
+  const Workspace::Scope scope(work);
+  const int64_t rows = step.rows.rows, dim = wkv.weight.n, bytes = record_bytes(step.cache);
+  const RecordFormat format = step.cache.layers[layer].window.format;
+  T* projected = work.take<T>(rows * dim);
+  T* key = work.take<T>(rows * dim);
+  float* wide = work.take<float>(rows * dim);
+  project(x, rows, wkv, projected);
+  norm(projected, rows, key);
+  apply_rope<T>(key, step.rows.positions.data(), rope.data, projected, rows, 1, dim, rope.dim, false);
+  write_records(format, projected, rows, dim, wide, [&](int64_t r) {
+    uint8_t* record = fresh + r * bytes;
+    return std::pair(record, record + value_bytes(format, dim));
+  });
+}
+
+void WindowPlan::store(const uint8_t* fresh, const StepRows& rows, const CacheViews& cache) const {
+  const int64_t bytes = record_bytes(cache);
+  const RingStores& stores = rows.window_store;
+  for (int64_t i = 0; i < stores.size(); ++i) {
+    uint8_t* cell = record_at(cache.layers[layer].window, stores.slot[i], stores.cell[i]);
+    std::memcpy(cell, fresh + stores.row[i] * bytes, static_cast<size_t>(bytes));
+  }
+}
+
+template <class T>
+void AttentionPlan::run(const T* x, Step<T>& step, T* y) const {
+  Workspace& work = step.work;
+  const Workspace::Scope scope(work);
+  const int64_t rows = step.rows.rows;
+  T* projected = work.take<T>(rows * q_norm.dim);
+  T* q_latent = work.take<T>(rows * q_norm.dim);
+  uint8_t* fresh = work.take<uint8_t>(rows * window.record_bytes(step.cache));
+  project(x, rows, wq_a, projected);
+  q_norm(projected, rows, q_latent);
+  window.records(x, step, fresh);
+  if (kv_layer >= 0) select(x, q_latent, step);
+  attend(q_latent, fresh, step, y);
+  window.store(fresh, step.rows, step.cache);
+}
+
+// Writes what the layer owns of the compressed caches and selects.
+template <class T>
+void AttentionPlan::select(const T* x, const T* q_latent, Step<T>& step) const {
+  const LayerCache& cache = step.cache.layers[window.layer];
+  if (compressor) compressor->run(x, window.rope, cache, step);
+  if (index_keys) index_keys->run(window.rope, cache, step);
+  if (indexer) indexer->run(x, q_latent, window.rope, step);
+  if (recent_topk > 0) select_recent(step.rows.entries(ratio), recent_topk, step.selected);
+}
+
+// Queries from their latent, attention, and the grouped low-rank output projection.
+template <class T>
+void AttentionPlan::attend(const T* q_latent, const uint8_t* fresh, Step<T>& step, T* y) const {
+  Workspace& work = step.work;
+  const Workspace::Scope scope(work);
+  const StepRows& r = step.rows;
+  const int64_t rows = r.rows, dim = window.wkv.weight.n, bytes = window.record_bytes(step.cache);
+  const RopeTable& rope = window.rope;
+  T* q = work.take<T>(rows * heads * dim);
+  T* out = work.take<T>(rows * heads * dim);
+  T* low_rank = work.take<T>(rows * wo_a.n);
+  project(q_latent, rows, wq_b, q);
+  apply_rope<T>(q, r.positions.data(), rope.data, q, rows, heads, dim, rope.dim, false);
+
+  const RecordGrid& ring = step.cache.layers[window.layer].window;
+  const WindowKeys keys{ring,
+                        {fresh, ring.format, 1, rows, 0, bytes},
+                        r.slot.data(),
+                        r.split.data(),
+                        r.fresh_start.data(),
+                        r.begin.data(),
+                        r.window_end.data(),
+                        step.window_columns};
+  EntryKeys entries{};
+  if (kv_layer >= 0) {
+    entries = {step.cache.layers[kv_layer].entries,
+               r.block_table,
+               r.sequences,
+               r.table_width,
+               r.sequence.data(),
+               step.selected.entries,
+               step.selected.width};
+  }
+  const EntryKeys* more = kv_layer >= 0 ? &entries : nullptr;
+  sparse_attention<T>({rows, heads, dim}, q, keys, more, sink.data(), scale, out);
+  apply_rope<T>(out, r.positions.data(), rope.data, out, rows, heads, dim, rope.dim, true);
+  grouped_linear<T>(out, rows, groups, wo_a, low_rank);
+  project(low_rank, rows, wo_b, y);
+}
+
+template void WindowPlan::records<float>(const float*, Step<float>&, uint8_t*) const;
+template void WindowPlan::records<bf16>(const bf16*, Step<bf16>&, uint8_t*) const;
+template void AttentionPlan::run<float>(const float*, Step<float>&, float*) const;
+template void AttentionPlan::run<bf16>(const bf16*, Step<bf16>&, bf16*) const;
+
+}  // namespace di::plan

@@ -1,0 +1,40 @@
+#include "plan/hyper.hpp"
+
+#include <algorithm>
+
+namespace di::plan {
+
+template <class T>
+Trunk<T> Trunk<T>::expand(const T* hidden, int64_t rows, int64_t streams, int64_t dim, Workspace& work) {
+  Trunk trunk{rows, streams, dim};
+  trunk.stream = work.take<T>(rows * streams * dim);
+  trunk.spare = work.take<T>(rows * streams * dim);
+  trunk.pre = work.take<float>(rows * streams);
+  trunk.spare_pre = work.take<float>(rows * streams);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t s = 0; s < streams; ++s) {
+      std::copy_n(hidden + r * dim, dim, trunk.stream + (r * streams + s) * dim);
+      trunk.pre[r * streams + s] = s == 0 ? 1.0f : 0.0f;
+    }
+  }
+  return trunk;
+}
+
+template <class T>
+void HyperPlan::enter(const Trunk<T>& trunk, const Norm& norm, Workspace& work, HyperMixes mixes,
+                      T* x) const {
+  const Workspace::Scope scope(work);
+  float* z = work.take<float>(trunk.rows * fn.n);
+  T* mixed = work.take<T>(trunk.rows * trunk.dim);
+  hyper_project<T>(trunk.stream, trunk.rows, fn, eps, z);
+  hyper_coefficients(z, trunk.rows, trunk.streams, parameters, mixes);
+  hyper_pre<T>(trunk.stream, trunk.pre, mixed, trunk.rows, trunk.streams, trunk.dim);
+  norm(mixed, trunk.rows, x);
+}
+
+template struct Trunk<float>;
+template struct Trunk<bf16>;
+template void HyperPlan::enter<float>(const Trunk<float>&, const Norm&, Workspace&, HyperMixes, float*) const;
+template void HyperPlan::enter<bf16>(const Trunk<bf16>&, const Norm&, Workspace&, HyperMixes, bf16*) const;
+
+}  // namespace di::plan

@@ -1,0 +1,95 @@
+#include "plan/model.hpp"
+
+#include <algorithm>
+
+#include "cpu/embedding.hpp"
+#include "cpu/range.hpp"
+
+namespace di::plan {
+
+template <class T>
+void LayerPlan::run(Trunk<T>& trunk, Step<T>& step) const {
+  if (engram) engram->run(trunk, step.rows, step.work);
+  if (draft_feature >= 0 && step.features != nullptr) {
+    Workspace& work = step.work;
+  const Workspace::Scope scope(work);
+    T* mean = work.take<T>(trunk.rows * trunk.dim);
+    stream_mean<T>(trunk.stream, mean, trunk.rows, trunk.streams, trunk.dim);
+    for (int64_t r = 0; r < trunk.rows; ++r) {
+      T* place = step.features + r * step.feature_row + draft_feature * trunk.dim;
+      std::copy_n(mean + r * trunk.dim, trunk.dim, place);
+    }
+  }
+  attention_hyper.apply(trunk, attention_norm, step.work,
+                        [&](const T* x, T* y) { attention.run(x, step, y); });
+  experts_hyper.apply(trunk, experts_norm, step.work,
+                      [&](const T* x, T* y) { experts.run(x, trunk.rows, step.work, y); });
+}
+
+template <class T>
+void DraftContextPlan::run(Step<T>& step) const {
+  Workspace& work = step.work;
+  const Workspace::Scope scope(work);
+  const int64_t rows = step.rows.rows;
+  T* projected = work.take<T>(rows * main_norm.dim);
+  T* context = work.take<T>(rows * main_norm.dim);
+  project(step.features, rows, main_proj, projected);
+  main_norm(projected, rows, context);
+  for (const WindowPlan& window : windows) {
+    const Workspace::Scope layer(work);
+    uint8_t* fresh = work.take<uint8_t>(rows * window.record_bytes(step.cache));
+    window.records(context, step, fresh);
+    window.store(fresh, step.rows, step.cache);
+  }
+}
+
+// What the layers hand on to each other, with room for the layer that needs the most.
+template <class T>
+Step<T> ModelPlan::begin(const CacheViews& cache, int64_t window_columns, T* features) {
+  const int64_t entries = std::max({rows_.singles.most_visible, rows_.pairs.most_visible, int64_t{1}});
+  Step<T> step{rows_, cache, work_, window_columns};
+  step.selected.entries = work_.take<int32_t>(rows_.rows * std::min(most_selected, entries));
+  step.candidates.entries = work_.take<int32_t>(rows_.rows * std::min(most_candidates, entries));
+  step.latent = work_.take<T>(rows_.rows * entry_dim);
+  step.features = features;
+  step.feature_row = feature_row();
+  return step;
+}
+
+template <class T>
+void ModelPlan::run(const StepInput& input, const CacheViews& cache, int64_t window_columns, T* hidden,
+                    T* features) {
+  const std::lock_guard lock(one_step_);
+  const DefaultArithmetic arithmetic;
+  rows_.build(input, cache.sizes);
+  require_range("end of the positions", 0, rows_.end, 0, positions() + 1);
+  const int64_t rows = rows_.rows;
+  if (rows == 0) return;
+  work_.reset();
+  T* embedded = work_.take<T>(rows * dim());
+  di::embed<T>(input.tokens.data(), rows, embed, embedded);
+  auto trunk = Trunk<T>::expand(embedded, rows, streams, dim(), work_);
+  auto step = begin<T>(cache, window_columns, features);
+  for (const LayerPlan& layer : layers) layer.run(trunk, step);
+  if (draft) draft->run(step);
+  T* mixed = embedded;
+  hyper_pre<T>(trunk.stream, trunk.pre, mixed, rows, streams, dim());
+  norm(mixed, rows, hidden);
+}
+
+template <class T>
+void ModelPlan::logits(const T* hidden, const int64_t* index, int64_t count, float* y) {
+  const std::lock_guard lock(one_step_);
+  const DefaultArithmetic arithmetic;
+  work_.reset();
+  T* chosen = work_.take<T>(count * dim());
+  for (int64_t i = 0; i < count; ++i) std::copy_n(hidden + index[i] * dim(), dim(), chosen + i * dim());
+  linear<T, float>(chosen, count, head, false, y);
+}
+
+template void ModelPlan::run<float>(const StepInput&, const CacheViews&, int64_t, float*, float*);
+template void ModelPlan::run<bf16>(const StepInput&, const CacheViews&, int64_t, bf16*, bf16*);
+template void ModelPlan::logits<float>(const float*, const int64_t*, int64_t, float*);
+template void ModelPlan::logits<bf16>(const bf16*, const int64_t*, int64_t, float*);
+
+}  // namespace di::plan

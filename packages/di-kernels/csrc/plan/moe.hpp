@@ -1,0 +1,23 @@
+// Mixture of experts: router, routed experts and one shared expert (backbone specification, 4).
+#pragma once
+
+#include "cpu/moe.hpp"
+#include "plan/projection.hpp"
+#include "plan/workspace.hpp"
+
+namespace di::plan {
+
+struct MoePlan {
+  Weight gate{};
+  const uint8_t* bias = nullptr;  // float32 [experts], at any address
+  int64_t top_k = 0;
+  float scale = 0, limit = 0;
+  const ExpertBank *experts = nullptr, *shared = nullptr;
+  bool quantize_experts = false, quantize_shared = false;
+
+  // Rows x [rows, dim] through their experts: y [rows, dim].
+  template <class T>
+  void run(const T* x, int64_t rows, Workspace& work, T* y) const;
+};
+
+}  // namespace di::plan

@@ -1,0 +1,61 @@
+// Small steps that every part of a layer takes.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/linear.hpp"
+#include "cpu/norm.hpp"
+#include "cpu/records.hpp"
+#include "cpu/weight.hpp"
+#include "parallel.hpp"
+
+namespace di::plan {
+
+// A weight and whether its input is quantized to MXFP8 first (backbone specification, 2.4).
+struct Projection {
+  Weight weight{};
+  bool quantize = false;
+};
+
+template <class T>
+void project(const T* x, int64_t rows, const Projection& projection, T* y) {
+  linear<T, T>(x, rows, projection.weight, projection.quantize, y);
+}
+
+// RMS norm: float32 weights at any address.
+struct Norm {
+  const uint8_t* weight = nullptr;
+  int64_t dim = 0;
+  float eps = 0;
+
+  template <class T>
+  void operator()(const T* x, int64_t rows, T* y) const {
+    rms_norm<T>(x, weight, y, rows, dim, eps);
+  }
+};
+
+// Rotary table of a layer: float32 [positions, dim], cosines then sines.
+struct RopeTable {
+  const float* data = nullptr;
+  int64_t positions = 0, dim = 0;
+};
+
+// Stores row r of x [rows, dim] as the record whose values and scales start at place(r).
+template <class T, class Place>
+void write_records(RecordFormat format, const T* x, int64_t rows, int64_t dim, float* wide,
+                   const Place& place) {
+  parallel_for(rows, 8 * dim, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r) {
+      float* row = wide + r * dim;
+      widen(x + r * dim, dim, row);
+      const auto [values, scales] = place(r);
+      if (format == RecordFormat::float32) {
+        std::memcpy(values, row, static_cast<size_t>(dim) * sizeof(float));
+      } else {
+        encode_groups(group_format(format), row, dim, values, scales);
+      }
+    }
+  });
+}
+
+}  // namespace di::plan
