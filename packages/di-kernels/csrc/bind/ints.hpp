@@ -25,7 +25,7 @@ class Ints {
       return;
     }
     View view{};
-    if (!nb::try_cast(object, view)) refuse_type(name);
+    if (!nb::try_cast(object, view) || !is<T>(view)) refuse_type(name);
     if (view.tensor.ndim != rank) refuse_rank(name, view.tensor.ndim, rank);
     if (rank == 1) {
       const auto array = dense<T, 1>(view, name);

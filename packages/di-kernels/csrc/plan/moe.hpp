@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cpu/moe.hpp"
+#include "cpu/route.hpp"
 #include "plan/projection.hpp"
 #include "plan/workspace.hpp"
 

@@ -126,3 +126,32 @@ def choose(
     tokens: Tensor,
     finite: Tensor,
 ) -> None: ...
+
+class ModelPlan:
+    def __init__(self, spec: object) -> None: ...
+    def logits(self, hidden: Tensor, rows: object, out: Tensor) -> None: ...
+
+class CachedPlan:
+    def __init__(self, plan: ModelPlan, caches: object) -> None: ...
+    def run(
+        self,
+        tokens: object,
+        q_start: object,
+        q_len: object,
+        slots: object,
+        block_table: object,
+        context: object,
+        window_columns: int,
+        hidden: Tensor,
+        features: Tensor | None,
+    ) -> None: ...
+
+def step_rows(
+    tokens: object,
+    q_start: object,
+    q_len: object,
+    slots: object,
+    block_table: object,
+    context: object,
+    sizes: tuple[int, int, int, int, int, int],
+) -> dict[str, list[int]]: ...

@@ -25,7 +25,7 @@ def experts(
     """See :func:`di_kernels.ops.moe.experts`. Raises IndexError for an id beyond the bank."""
     y = torch.empty(*ids.shape, x.shape[1], dtype=x.dtype)
     routing = None if weights is None else weights.contiguous()
-    _native.experts(_bound(bank), x.contiguous(), ids.contiguous(), routing, limit, quantize_input, y)
+    _native.experts(bound_bank(bank), x.contiguous(), ids.contiguous(), routing, limit, quantize_input, y)
     return y
 
 
@@ -36,7 +36,7 @@ def combine(shared: Tensor, routed: Tensor) -> Tensor:
     return y
 
 
-def _bound(bank: ExpertWeights) -> _native.ExpertBank:
+def bound_bank(bank: ExpertWeights) -> _native.ExpertBank:
     """The native object that holds the addresses of the weights; ``bank`` keeps both alive."""
     native = bank.bound.get("cpu")
     if isinstance(native, _native.ExpertBank):
