@@ -1,99 +1,194 @@
 #include "cpu/linear.hpp"
 
 #include <algorithm>
+#include <cstring>
+#include <vector>
 
 #include "cpu/formats.hpp"
 #include "cpu/reduce.hpp"
 #include "parallel.hpp"
+#include "simd/linear.hpp"
 
 namespace di {
-namespace {
-
-// Input rows that are held as float32 at once: decoded weights are used this often, memory stays bounded.
-constexpr int64_t kRowBlock = 256;
-
-// MR x NR dot products at once, each in the order of dot() in reduce.hpp.
-template <int MR, int NR>
-[[gnu::always_inline]] inline void dot_block(const float* const* x, const float* w, int64_t k, float* y) {
-  f32x16 sum[MR][NR][4] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= k; i += kLanes) {
-    for (int lane = 0; lane < 4; ++lane) {
-      f32x16 b[NR];
-      for (int j = 0; j < NR; ++j) b[j] = load16(w + j * k + i + 16 * lane);
-      for (int r = 0; r < MR; ++r) {
-        const f32x16 a = load16(x[r] + i + 16 * lane);
-        for (int j = 0; j < NR; ++j) sum[r][j][lane] += a * b[j];
-      }
-    }
-  }
-  for (int r = 0; r < MR; ++r) {
-    for (int j = 0; j < NR; ++j) {
-      float total = tree_sum(sum[r][j][0], sum[r][j][1], sum[r][j][2], sum[r][j][3]);
-      for (int64_t t = i; t < k; ++t) total += x[r][t] * w[j * k + t];
-      y[r * kTileRows + j] = total;
-    }
-  }
-}
-
-template <int MR>
-[[gnu::always_inline]] inline void dot_rows(const float* const* x, const float* w, int64_t count, int64_t k,
-                                            float* y) {
-  int64_t j = 0;
-  for (; j + 2 <= count; j += 2) dot_block<MR, 2>(x, w + j * k, k, y + j);
-  for (; j < count; ++j) dot_block<MR, 1>(x, w + j * k, k, y + j);
-}
-
-DI_MULTIVERSION
-void dot_tile(const float* const* x, int64_t rows, const float* w, int64_t count, int64_t k, float* y) {
-  int64_t r = 0;
-  for (; r + 2 <= rows; r += 2) dot_rows<2>(x + r, w, count, k, y + r * kTileRows);
-  for (; r < rows; ++r) dot_rows<1>(x + r, w, count, k, y + r * kTileRows);
-}
-
-}  // namespace
 
 DI_MULTIVERSION
 float dot_product(const float* a, const float* b, int64_t n) { return dot(a, b, n); }
 
-template <class T>
-InputRows::InputRows(const T* x, int64_t rows, int64_t k, bool quantize)
-    : k_(k), values_(new float[static_cast<size_t>(rows * k)]) {
-  parallel_for(rows, 8 * k, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      float* row = values_.get() + r * k;
-      widen(x + r * k, k, row);
-      if (quantize) round_trip_fp8(row, k);
-    }
-  });
+namespace {
+
+using linear_simd::Decoded;
+using linear_simd::kTileGroups;
+
+constexpr int64_t kRowBlock = 512;          // input rows that are held in blocks at once
+constexpr int64_t kStoredBytes = 16 << 10;  // of a weight as stored, packed at once: stays in the first cache
+constexpr int64_t kDecodedBytes = 8 << 10;  // of one group, decoded at once
+
+// What multiply() packs and decodes; a thread uses the same memory again and again.
+struct Scratch {
+  alignas(64) uint8_t codes[kTileGroups][kStoredBytes];
+  alignas(64) uint8_t scales[kTileGroups][kStoredBytes / 16];
+  alignas(64) uint8_t values[kTileGroups][kDecodedBytes];
+  alignas(64) float factors[kTileGroups][kDecodedBytes / 64];
+};
+thread_local Scratch scratch;
+
+struct Codes {
+  const uint8_t *codes, *scales;
+};
+
+// Blocks of a group in the packed layout: where they lie, or packed into the scratch of place `slot`.
+Codes packed_codes(const Weight& weight, int64_t group, int64_t begin, int64_t count, int64_t slot) {
+  const int64_t bytes = block_bytes(weight.format), scales = block_scales(weight.format);
+  if (weight.packed) {
+    const uint8_t* base = weight.data + group * group_bytes(weight.format, weight.k);
+    return {base + begin * bytes, base + blocks_of(weight.k) * bytes + begin * scales};
+  }
+  pack_blocks(weight, group, begin, count, scratch.codes[slot], scratch.scales[slot]);
+  return {scratch.codes[slot], scratch.scales[slot]};
 }
 
-void project_tile(const float* const* x, int64_t rows, const Weight& weight, int64_t begin, int64_t count,
-                  float* decoded, float* y) {
-  decode_rows(weight, begin, count, decoded);
-  dot_tile(x, rows, decoded, count, weight.k, y);
+// Asks for blocks' share of the group that comes next, in the order in which it lies in memory: 16 rows that are
+// read side by side would reach memory as 16 slow streams.
+void prefetch_stored(const Weight& weight, int64_t group, int64_t begin, int64_t count) {
+  const int64_t first = group * kGroupRows, rows = std::min(kGroupRows, weight.n - first);
+  if (rows <= 0) return;
+  const int64_t lines = (words_of_block(weight.format) * 4 * blocks_of(weight.k) + 63) / 64;
+  const int64_t blocks = blocks_of(weight.k);
+  const int64_t last = rows * lines * (begin + count) / blocks;
+  for (int64_t i = rows * lines * begin / blocks; i < last; ++i) {
+    __builtin_prefetch(weight.data + (first + i / lines) * weight.row_bytes + i % lines * 64, 0, 2);
+  }
+}
+
+void multiply_few(const Weight& weight, int64_t group, const BlockedRows& x, float* totals) {
+  const auto& simd = linear_simd::active();
+  const int64_t blocks = blocks_of(weight.k);
+  const int64_t step = weight.packed ? blocks : kStoredBytes / block_bytes(weight.format);
+  for (int64_t b = 0; b < blocks; b += step) {
+    const int64_t count = std::min(step, blocks - b);
+    if (!weight.packed) prefetch_stored(weight, group + 1, b, count);
+    const Codes w = packed_codes(weight, group, b, count, 0);
+    const auto* rows = static_cast<const uint16_t*>(x.data) + b * x.rows * kBlock;
+    simd.few(weight.format, w.codes, w.scales, count, rows, x.rows, x.rows, totals);
+  }
+}
+
+// Decoded values are where the codes are when the format needs no decoding.
+Decoded decoded(const Weight& weight, const Codes& w, int64_t count, bool wide, int64_t slot) {
+  const bool plain = weight.format == (wide ? WeightFormat::float32 : WeightFormat::bfloat16);
+  if (plain) return {w.codes, nullptr};
+  const auto& simd = linear_simd::active();
+  (wide ? simd.decode_wide : simd.decode_narrow)(weight.format, w.codes, w.scales, count, scratch.values[slot],
+                                                 scratch.factors[slot]);
+  return {scratch.values[slot], scratch.factors[slot]};
+}
+
+void multiply_many(const Weight& weight, int64_t group, int64_t groups, const BlockedRows& x, float* totals) {
+  const auto& simd = linear_simd::active();
+  const int64_t blocks = blocks_of(weight.k);
+  const int64_t step = kDecodedBytes / (kBlock * kGroupRows * (x.wide ? 4 : 2));
+  for (int64_t b = 0; b < blocks; b += step) {
+    const int64_t count = std::min(step, blocks - b);
+    Decoded tile[kTileGroups];
+    for (int64_t g = 0; g < groups; ++g) {
+      tile[g] = decoded(weight, packed_codes(weight, group + g, b, count, g), count, x.wide, g);
+    }
+    const int64_t offset = b * x.rows * kBlock;
+    if (x.wide) {
+      simd.wide(tile, groups, count, static_cast<const float*>(x.data) + offset, x.rows, x.rows, totals);
+    } else {
+      simd.narrow(tile, groups, count, static_cast<const uint16_t*>(x.data) + offset, x.rows, x.rows, totals);
+    }
+  }
+}
+
+}  // namespace
+
+void multiply(const Weight& weight, int64_t group, int64_t groups, const BlockedRows& x, float* totals) {
+  std::fill_n(totals, groups * x.rows * kGroupRows, 0.0f);
+  if (x.wide) return multiply_many(weight, group, groups, x, totals);
+  const FlushedSubnormals flushed;
+  if (x.rows > linear_simd::active().few_rows) return multiply_many(weight, group, groups, x, totals);
+  for (int64_t g = 0; g < groups; ++g) multiply_few(weight, group + g, x, totals + g * x.rows * kGroupRows);
+}
+
+void store_totals(const float* totals, int64_t rows, int64_t count, bf16* y, int64_t y_stride) {
+  linear_simd::active().store_bf16(totals, rows, count, reinterpret_cast<uint16_t*>(y), y_stride);
+}
+
+void store_totals(const float* totals, int64_t rows, int64_t count, float* y, int64_t y_stride) {
+  linear_simd::active().store_float(totals, rows, count, y, y_stride);
 }
 
 namespace {
 
-// y[r, j] = round(dot(x[r], row begin + j of the weight)) for begin + j < end; y rows are `y_stride` apart.
+// Row m of `rows` to its blocks; what is behind its end is zero.
 template <class T>
-void project(const std::vector<const float*>& x, const Weight& weight, int64_t begin, int64_t end, T* y,
-             int64_t y_stride) {
-  const auto rows = static_cast<int64_t>(x.size());
-  const int64_t tiles = (end - begin + kTileRows - 1) / kTileRows;
-  parallel_for(tiles, kTileRows * weight.k * (rows + 2), [&](int64_t first, int64_t last) {
-    const std::unique_ptr<float[]> decoded(new float[static_cast<size_t>(kTileRows * weight.k)]);
-    std::vector<float> tile(static_cast<size_t>(rows * kTileRows));
-    for (int64_t t = first; t < last; ++t) {
-      const int64_t offset = t * kTileRows;
-      const int64_t count = std::min(kTileRows, end - begin - offset);
-      project_tile(x.data(), rows, weight, begin + offset, count, decoded.get(), tile.data());
-      for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t j = 0; j < count; ++j) {
-          y[r * y_stride + offset + j] = from_float<T>(tile[r * kTileRows + j]);
-        }
-      }
+void scatter_row(const T* row, int64_t k, int64_t m, int64_t rows, T* out) {
+  const int64_t blocks = blocks_of(k);
+  for (int64_t b = 0; b < blocks; ++b) {
+    T* target = out + (b * rows + m) * kBlock;
+    const int64_t count = std::min(kBlock, k - b * kBlock);
+    std::memcpy(target, row + b * kBlock, static_cast<size_t>(count) * sizeof(T));
+    for (int64_t i = count; i < kBlock; ++i) target[i] = T{};
+  }
+}
+
+}  // namespace
+
+template <class T>
+void block_row(const T* row, int64_t k, bool quantize, bool wide, int64_t m, int64_t rows, void* out) {
+  if (!quantize && wide == (sizeof(T) == 4)) return scatter_row(row, k, m, rows, static_cast<T*>(out));
+  thread_local Buffer wide_row, narrow_row;
+  float* floats = wide_row.reserve<float>(k);
+  widen(row, k, floats);
+  if (quantize) round_trip_fp8(floats, k);
+  if (wide) return scatter_row(floats, k, m, rows, static_cast<float*>(out));
+  bf16* halves = narrow_row.reserve<bf16>(k);
+  narrow(floats, k, halves);
+  scatter_row(halves, k, m, rows, static_cast<bf16*>(out));
+}
+
+template <class T>
+BlockedRows block_rows(const T* x, int64_t stride, int64_t rows, int64_t k, bool quantize, bool wide,
+                       Buffer& buffer) {
+  const bool same_type = !quantize && wide == (sizeof(T) == 4);
+  if (same_type && rows == 1 && k % kBlock == 0) return {x, rows, wide};
+  void* out = buffer.reserve<uint8_t>(rows * blocks_of(k) * kBlock * (wide ? 4 : 2));
+  parallel_for(rows, quantize ? 8 * k : k, [&](int64_t first, int64_t last) {
+    for (int64_t m = first; m < last; ++m) block_row(x + m * stride, k, quantize, wide, m, rows, out);
+  });
+  return {out, rows, wide};
+}
+
+namespace {
+
+// y[m, j] of rows begin..end-1 of the weight, from the tile of groups that starts at `group`.
+template <class T>
+void project_tile(const Weight& weight, int64_t group, int64_t begin, int64_t end, const BlockedRows& x, T* y,
+                  int64_t y_stride) {
+  thread_local Buffer sums;
+  const int64_t groups = std::min(kTileGroups, groups_of(end) - group);
+  float* totals = sums.reserve<float>(groups * x.rows * kGroupRows + kGroupRows);
+  multiply(weight, group, groups, x, totals);
+  for (int64_t g = group; g < group + groups; ++g) {
+    const int64_t low = std::max(begin, g * kGroupRows), high = std::min(end, (g + 1) * kGroupRows);
+    store_totals(totals + (g - group) * x.rows * kGroupRows + low % kGroupRows, x.rows, high - low,
+                 y + (low - begin), y_stride);
+  }
+}
+
+// Inputs `parts` times side by side, part p of all rows at x[p]; part p meets rows p*n/parts ..
+template <class T>
+void project(const BlockedRows* x, int64_t parts, const Weight& weight, T* y) {
+  const int64_t size = weight.n / parts, tile = kTileGroups * kGroupRows;
+  const int64_t tiles = size / tile + 2;  // a part may begin and end within a tile
+  parallel_for(parts * tiles, tile * weight.k * (x[0].rows + 2), [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t part = i / tiles, begin = part * size, end = begin + size;
+      const int64_t group = begin / kGroupRows + i % tiles * kTileGroups;
+      if (group * kGroupRows >= end) continue;
+      project_tile(weight, group, begin, end, x[part], y + begin, weight.n);
     }
   });
 }
@@ -102,32 +197,38 @@ void project(const std::vector<const float*>& x, const Weight& weight, int64_t b
 
 template <class TIn, class TOut>
 void linear(const TIn* x, int64_t rows, const Weight& weight, bool quantize_input, TOut* y) {
+  thread_local Buffer buffer;
+  const bool wide = is_wide<TIn>(weight, quantize_input);
   for (int64_t start = 0; start < rows; start += kRowBlock) {
     const int64_t count = std::min(kRowBlock, rows - start);
-    const InputRows inputs(x + start * weight.k, count, weight.k, quantize_input);
-    std::vector<const float*> pointers;
-    for (int64_t r = 0; r < count; ++r) pointers.push_back(inputs.row(r));
-    project<TOut>(pointers, weight, 0, weight.n, y + start * weight.n, weight.n);
+    const BlockedRows blocked =
+        block_rows(x + start * weight.k, weight.k, count, weight.k, quantize_input, wide, buffer);
+    project<TOut>(&blocked, 1, weight, y + start * weight.n);
   }
 }
 
 template <class T>
 void grouped_linear(const T* x, int64_t rows, int64_t groups, const Weight& weight, T* y) {
-  const int64_t size = weight.n / groups;
+  thread_local std::vector<Buffer> buffers;
+  thread_local std::vector<BlockedRows> blocked;
+  if (static_cast<int64_t>(buffers.size()) < groups) buffers.resize(static_cast<size_t>(groups));
+  const bool wide = is_wide<T>(weight, false);
+  const int64_t stride = groups * weight.k;
   for (int64_t start = 0; start < rows; start += kRowBlock) {
     const int64_t count = std::min(kRowBlock, rows - start);
-    const InputRows inputs(x + start * groups * weight.k, count * groups, weight.k, false);
+    blocked.clear();
     for (int64_t g = 0; g < groups; ++g) {
-      std::vector<const float*> pointers;
-      for (int64_t r = 0; r < count; ++r) pointers.push_back(inputs.row(r * groups + g));
-      T* target = y + start * weight.n + g * size;
-      project<T>(pointers, weight, g * size, (g + 1) * size, target, weight.n);
+      const T* part = x + start * stride + g * weight.k;
+      blocked.push_back(block_rows(part, stride, count, weight.k, false, wide, buffers[g]));
     }
+    project<T>(blocked.data(), groups, weight, y + start * weight.n);
   }
 }
 
-template InputRows::InputRows(const float*, int64_t, int64_t, bool);
-template InputRows::InputRows(const bf16*, int64_t, int64_t, bool);
+template void block_row(const float*, int64_t, bool, bool, int64_t, int64_t, void*);
+template void block_row(const bf16*, int64_t, bool, bool, int64_t, int64_t, void*);
+template BlockedRows block_rows(const float*, int64_t, int64_t, int64_t, bool, bool, Buffer&);
+template BlockedRows block_rows(const bf16*, int64_t, int64_t, int64_t, bool, bool, Buffer&);
 template void linear<float, float>(const float*, int64_t, const Weight&, bool, float*);
 template void linear<float, bf16>(const float*, int64_t, const Weight&, bool, bf16*);
 template void linear<bf16, float>(const bf16*, int64_t, const Weight&, bool, float*);

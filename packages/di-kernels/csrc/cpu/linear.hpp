@@ -1,40 +1,51 @@
-// y = x . W^T. Every output is one dot product with the order of reduce.hpp, whatever else is computed beside
-// it.
+// y = x . W^T. Every output is a sum over blocks of 32 inputs in ascending order,
+//   total = fma(block sum, scale, total),
+// each block sum starting from zero, whatever else is computed beside it. The weights of a block are taken
+// without their scale. Narrow products (bfloat16 inputs, or quantized ones, and a weight that is not float32)
+// add the pairs of a block in order as dot_bf16 does, with subnormals flushed; wide ones add the 32 products in
+// order, each by a fused multiply-add in float32. The last block is padded with zeros.
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <vector>
 
+#include "cpu/buffer.hpp"
 #include "cpu/weight.hpp"
 #include "numeric.hpp"
 
 namespace di {
 
-constexpr int64_t kTileRows = 16;  // weight rows that are decoded, then met by every input row
-
 // Dot product in the order of reduce.hpp, compiled for the instruction set of the machine.
 float dot_product(const float* a, const float* b, int64_t n);
 
-// Inputs of a product as float32 rows, optionally replaced by their MXFP8 values (backbone
-// specification, 2.3).
-class InputRows {
- public:
-  // x [rows, k], contiguous.
-  template <class T>
-  InputRows(const T* x, int64_t rows, int64_t k, bool quantize);
-
-  const float* row(int64_t r) const { return values_.get() + r * k_; }
-
- private:
-  int64_t k_;
-  std::unique_ptr<float[]> values_;
+// Inputs of a product: block b of row m at (b * rows + m) * 32; bfloat16, or float32 where wide.
+struct BlockedRows {
+  const void* data;
+  int64_t rows;
+  bool wide;
 };
 
-// y[r, j] = dot(x[r], row begin + j of the weight) for j < count <= kTileRows; y rows are kTileRows apart.
-// `decoded` is scratch for count * k values.
-void project_tile(const float* const* x, int64_t rows, const Weight& weight, int64_t begin, int64_t count,
-                  float* decoded, float* y);
+// Whether the product of such rows with the weight is a wide one.
+template <class T>
+bool is_wide(const Weight& weight, bool quantize_input) {
+  return weight.format == WeightFormat::float32 || (sizeof(T) == 4 && !quantize_input);
+}
+
+// Writes a row of k values as row m of `rows` blocked ones, optionally replaced by its MXFP8 values.
+template <class T>
+void block_row(const T* row, int64_t k, bool quantize, bool wide, int64_t m, int64_t rows, void* out);
+
+// x [rows, k], rows `stride` apart, optionally replaced by their MXFP8 values (backbone specification, 2.3). The
+// result is x itself where that serves, else it lies in `buffer`.
+template <class T>
+BlockedRows block_rows(const T* x, int64_t stride, int64_t rows, int64_t k, bool quantize, bool wide,
+                       Buffer& buffer);
+
+// totals[g][m][16] = rows . groups group .. group + groups - 1 of the weight, groups <= 2. Called by one thread.
+void multiply(const Weight& weight, int64_t group, int64_t groups, const BlockedRows& x, float* totals);
+
+// y[m][0..count) = rounded totals[m][0..count) of one group, count <= 16; `totals` has 16 values to spare.
+void store_totals(const float* totals, int64_t rows, int64_t count, bf16* y, int64_t y_stride);
+void store_totals(const float* totals, int64_t rows, int64_t count, float* y, int64_t y_stride);
 
 // x [rows, k], y [rows, n], contiguous.
 template <class TIn, class TOut>

@@ -2,58 +2,66 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
+#include <vector>
 
 #include "cpu/formats.hpp"
 #include "cpu/linear.hpp"
 #include "parallel.hpp"
+#include "simd/moe.hpp"
 
 namespace di {
 namespace {
 
-constexpr int64_t kRowBlock = 1024;      // rows whose intermediate values are held at once
-constexpr int64_t kActivationTile = 32;  // intermediate channels of one work item: one quantization group
+constexpr int64_t kRowBlock = 1024;  // rows whose intermediate values are held at once
 
-// The (row, slot) pairs of a block of rows, sorted by expert; pairs of expert e are start[e] .. start[e + 1]
-// - 1.
+// The (row, slot) pairs of a block of rows, sorted by expert. Pairs of the i-th expert that has any are start[i]
+// .. start[i + 1] - 1. An object is used again and again.
 struct Grouping {
-  std::vector<int64_t> start, pair;
+  std::vector<int64_t> expert, start, pair;
 
-  Grouping(const int32_t* ids, int64_t count, int64_t experts) : start(static_cast<size_t>(experts + 1)) {
+  void assign(const int32_t* ids, int64_t count, int64_t experts) {
+    next_.assign(static_cast<size_t>(experts + 1), 0);
     for (int64_t p = 0; p < count; ++p) {
-      if (ids[p] >= 0) ++start[ids[p] + 1];
+      if (ids[p] >= 0) ++next_[ids[p] + 1];
     }
-    for (int64_t e = 0; e < experts; ++e) start[e + 1] += start[e];
-    pair.resize(static_cast<size_t>(start[experts]));
-    std::vector<int64_t> next(start.begin(), start.end() - 1);
+    expert.clear();
+    start.assign(1, 0);
+    for (int64_t e = 0; e < experts; ++e) {
+      if (next_[e + 1] > 0) {
+        expert.push_back(e);
+        start.push_back(start.back() + next_[e + 1]);
+      }
+      next_[e + 1] += next_[e];
+    }
+    pair.resize(static_cast<size_t>(start.back()));
     for (int64_t p = 0; p < count; ++p) {
-      if (ids[p] >= 0) pair[next[ids[p]]++] = p;
+      if (ids[p] >= 0) pair[next_[ids[p]]++] = p;
     }
   }
 
-  int64_t count(int64_t expert) const { return start[expert + 1] - start[expert]; }
+  int64_t size() const { return static_cast<int64_t>(expert.size()); }
+  int64_t count(int64_t i) const { return start[i + 1] - start[i]; }
+
+ private:
+  std::vector<int64_t> next_;
 };
 
-// A tile of output rows of one expert's matrix.
-struct WorkItem {
-  int64_t expert, begin;
-};
-
-std::vector<WorkItem> work_items(const Grouping& groups, int64_t experts, int64_t outputs, int64_t tile) {
-  std::vector<WorkItem> items;
-  for (int64_t e = 0; e < experts; ++e) {
-    if (groups.count(e) == 0) continue;
-    for (int64_t begin = 0; begin < outputs; begin += tile) items.push_back({e, begin});
-  }
-  return items;
-}
-
-// What a routed pair contributes before the down projection (4.4, 4.5), before its rounding. Comparisons keep
-// a NaN.
-float swiglu(float gate, float up, float limit) {
-  gate = gate > limit ? limit : gate;
-  up = up > limit ? limit : up < -limit ? -limit : up;
-  return gate / (1.0f + std::exp(-gate)) * up;
+// Calls body(i, tile) for `tiles` tiles of each group, shared out by cost: reading the weights costs as much as
+// about four rows.
+template <class Body>
+void for_each_tile(const Grouping& groups, int64_t tiles, int64_t tile_cost, const Body& body) {
+  const auto units = [&](int64_t i) { return 4 + groups.count(i); };
+  int64_t total = 0;
+  for (int64_t i = 0; i < groups.size(); ++i) total += tiles * units(i);
+  parallel_for(total, tile_cost, [&](int64_t first, int64_t last) {
+    int64_t at = 0;  // of the units before tile t of group i
+    for (int64_t i = 0; i < groups.size() && at < last; at += tiles * units(i), ++i) {
+      const int64_t unit = units(i);
+      const auto tile_from = [&](int64_t u) { return std::clamp<int64_t>((u - at + unit - 1) / unit, 0, tiles); };
+      if (first >= at + tiles * unit) continue;
+      for (int64_t t = first <= at ? 0 : tile_from(first); t < tile_from(last); ++t) body(i, t);
+    }
+  });
 }
 
 // One block of rows through the experts: gate and up with the activation, then down.
@@ -66,81 +74,112 @@ class ExpertPass {
         weights_(weights),
         limit_(limit),
         quantize_(quantize),
-        hidden_(new float[groups.pair.size() * static_cast<size_t>(bank.inter)]) {}
+        wide_in_(is_wide<T>(bank.w1[0], quantize)),
+        wide_hidden_(is_wide<T>(bank.w2[0], quantize)) {}
 
-  // Fills the activations of all pairs; inputs of pair i start at x[i].
-  void gate_and_up(const std::vector<const float*>& x) {
-    const auto items = work_items(groups_, bank_.size(), bank_.inter, kActivationTile);
-    parallel_for(static_cast<int64_t>(items.size()), 2 * kActivationTile * bank_.dim,
-                 [&](int64_t first, int64_t last) {
-                   Scratch scratch(bank_.dim, largest_group());
-                   for (int64_t i = first; i < last; ++i) activate(items[i], x, scratch);
-                 });
+  // Inputs of every group in blocks; `rows` rows x, pair p is of row p / slots.
+  void gather(const T* x, int64_t rows, int64_t slots) {
+    thread_local Buffer row_buffer, block_buffer;
+    const int64_t padded = blocks_of(bank_.dim) * kBlock, element = wide_in_ ? 4 : 2;
+    auto* row = row_buffer.reserve<uint8_t>(rows * padded * element);
+    parallel_for(rows, quantize_ ? 8 * padded : padded, [&](int64_t first, int64_t last) {
+      for (int64_t r = first; r < last; ++r) {
+        block_row(x + r * bank_.dim, bank_.dim, quantize_, wide_in_, 0, 1, row + r * padded * element);
+      }
+    });
+    auto* blocks = block_buffer.reserve<uint8_t>(static_cast<int64_t>(groups_.pair.size()) * padded * element);
+    inputs_.clear();
+    for (int64_t i = 0; i < groups_.size(); ++i) {
+      const int64_t count = groups_.count(i), start = groups_.start[i];
+      uint8_t* target = blocks + start * padded * element;
+      for (int64_t r = 0; r < count; ++r) {
+        const uint8_t* source = row + groups_.pair[start + r] / slots * padded * element;
+        if (count == 1) {
+          target = const_cast<uint8_t*>(source);  // a single row is in blocks as it is
+        } else if (wide_in_) {
+          block_row(reinterpret_cast<const float*>(source), padded, false, true, r, count, target);
+        } else {
+          block_row(reinterpret_cast<const bf16*>(source), padded, false, false, r, count, target);
+        }
+      }
+      inputs_.push_back({target, count, wide_in_});
+    }
+  }
+
+  // Fills the activations of all pairs.
+  void gate_and_up() {
+    const int64_t tiles = blocks_of(bank_.inter);
+    const int64_t size = static_cast<int64_t>(groups_.pair.size()) * tiles * kBlock;
+    hidden_ = hidden_buffer().reserve<uint8_t>(size * (wide_hidden_ ? 4 : 2));
+    for_each_tile(groups_, tiles, 2 * kBlock * bank_.dim, [&](int64_t i, int64_t t) { activate(i, t); });
   }
 
   // Writes round(w2 . activation) of pair p to y + p * dim.
   void down(T* y) {
-    std::vector<const float*> hidden;
-    for (size_t i = 0; i < groups_.pair.size(); ++i) hidden.push_back(hidden_.get() + i * bank_.inter);
-    const auto items = work_items(groups_, bank_.size(), bank_.dim, kTileRows);
-    parallel_for(static_cast<int64_t>(items.size()), kTileRows * bank_.inter,
-                 [&](int64_t first, int64_t last) {
-                   Scratch scratch(bank_.inter, largest_group());
-                   for (int64_t i = first; i < last; ++i) project_down(items[i], hidden, scratch, y);
-                 });
+    for_each_tile(groups_, blocks_of(bank_.dim), kBlock * bank_.inter,
+                  [&](int64_t i, int64_t t) { project_down(i, t, y); });
   }
 
  private:
-  struct Scratch {
-    std::unique_ptr<float[]> decoded;
-    std::vector<float> first, second;
+  static constexpr int64_t kTileGroups = kBlock / kGroupRows;
 
-    Scratch(int64_t k, int64_t rows)
-        : decoded(new float[static_cast<size_t>(kTileRows * k)]),
-          first(static_cast<size_t>(rows * kTileRows)),
-          second(static_cast<size_t>(rows * kTileRows)) {}
-  };
-
-  int64_t largest_group() const {
-    int64_t largest = 0;
-    for (int64_t e = 0; e < bank_.size(); ++e) largest = std::max(largest, groups_.count(e));
-    return largest;
+  static Buffer& hidden_buffer() {
+    thread_local Buffer buffer;
+    return buffer;
   }
 
-  void activate(const WorkItem& item, const std::vector<const float*>& x, Scratch& scratch) {
-    const int64_t start = groups_.start[item.expert], count = groups_.count(item.expert);
-    const int64_t end = std::min(item.begin + kActivationTile, bank_.inter);
-    for (int64_t begin = item.begin; begin < end; begin += kTileRows) {
-      const int64_t width = std::min(kTileRows, end - begin);
-      project_tile(&x[start], count, bank_.w1[item.expert], begin, width, scratch.decoded.get(),
-                   scratch.first.data());
-      project_tile(&x[start], count, bank_.w3[item.expert], begin, width, scratch.decoded.get(),
-                   scratch.second.data());
-      for (int64_t r = 0; r < count; ++r) {
-        float* hidden = hidden_.get() + (start + r) * bank_.inter + begin;
-        for (int64_t j = 0; j < width; ++j) {
-          const float gate = rounded<T>(scratch.first[r * kTileRows + j]);
-          const float up = rounded<T>(scratch.second[r * kTileRows + j]);
-          float value = swiglu(gate, up, limit_);
-          if (weights_ != nullptr) value *= weights_[groups_.pair[start + r]];
-          hidden[j] = rounded<T>(value);
-        }
+  BlockedRows hidden_of(int64_t i) const {
+    const int64_t padded = blocks_of(bank_.inter) * kBlock;
+    return {hidden_ + groups_.start[i] * padded * (wide_hidden_ ? 4 : 2), groups_.count(i), wide_hidden_};
+  }
+
+  // Block t of the activations of group i: 32 channels, which are one quantization group.
+  void activate(int64_t i, int64_t t) {
+    thread_local Buffer gate_sums, up_sums;
+    const int64_t expert = groups_.expert[i], count = groups_.count(i), group = t * kTileGroups;
+    const int64_t parts = std::min(kTileGroups, groups_of(bank_.inter) - group);
+    const int64_t width = std::min(kBlock, bank_.inter - t * kBlock);
+    float* gate = gate_sums.reserve<float>(kTileGroups * count * kGroupRows);
+    float* up = up_sums.reserve<float>(kTileGroups * count * kGroupRows);
+    multiply(bank_.w1[expert], group, parts, inputs_[i], gate);
+    multiply(bank_.w3[expert], group, parts, inputs_[i], up);
+    const auto& simd = moe_simd::active();
+    for (int64_t r = 0; r < count; ++r) {
+      const float weight = weights_ == nullptr ? 1.0f : weights_[groups_.pair[groups_.start[i] + r]];
+      float value[kBlock] = {};
+      for (int64_t g = 0; g < parts; ++g) {
+        const int64_t at = (g * count + r) * kGroupRows;
+        simd.swiglu(gate + at, up + at, limit_, weight, sizeof(T) == 2, value + g * kGroupRows);
       }
-    }
-    if (!quantize_) return;
-    for (int64_t r = 0; r < count; ++r) {
-      round_trip_fp8(hidden_.get() + (start + r) * bank_.inter + item.begin, end - item.begin);
+      std::fill(value + width, value + kBlock, 0.0f);
+      if (quantize_) round_trip_fp8(value, kBlock);
+      put_hidden(i, t, r, value);
     }
   }
 
-  void project_down(const WorkItem& item, const std::vector<const float*>& hidden, Scratch& scratch, T* y) {
-    const int64_t start = groups_.start[item.expert], count = groups_.count(item.expert);
-    const int64_t width = std::min(kTileRows, bank_.dim - item.begin);
-    project_tile(&hidden[start], count, bank_.w2[item.expert], item.begin, width, scratch.decoded.get(),
-                 scratch.first.data());
-    for (int64_t r = 0; r < count; ++r) {
-      T* target = y + groups_.pair[start + r] * bank_.dim + item.begin;
-      for (int64_t j = 0; j < width; ++j) target[j] = from_float<T>(scratch.first[r * kTileRows + j]);
+  void put_hidden(int64_t i, int64_t t, int64_t r, const float* value) {
+    const BlockedRows all = hidden_of(i);
+    const int64_t at = (t * all.rows + r) * kBlock;
+    auto* data = const_cast<void*>(all.data);
+    if (wide_hidden_) {
+      std::copy_n(value, kBlock, static_cast<float*>(data) + at);
+    } else {
+      narrow(value, kBlock, static_cast<bf16*>(data) + at);
+    }
+  }
+
+  void project_down(int64_t i, int64_t t, T* y) {
+    thread_local Buffer sums;
+    const int64_t count = groups_.count(i), group = t * kTileGroups;
+    const int64_t parts = std::min(kTileGroups, groups_of(bank_.dim) - group);
+    float* totals = sums.reserve<float>(kTileGroups * count * kGroupRows);
+    multiply(bank_.w2[groups_.expert[i]], group, parts, hidden_of(i), totals);
+    for (int64_t g = 0; g < parts; ++g) {
+      const int64_t channel = (group + g) * kGroupRows, width = std::min(kGroupRows, bank_.dim - channel);
+      for (int64_t r = 0; r < count; ++r) {
+        T* target = y + groups_.pair[groups_.start[i] + r] * bank_.dim + channel;
+        store_totals(totals + (g * count + r) * kGroupRows, 1, width, target, 0);
+      }
     }
   }
 
@@ -148,8 +187,9 @@ class ExpertPass {
   const Grouping& groups_;
   const float* weights_;
   float limit_;
-  bool quantize_;
-  std::unique_ptr<float[]> hidden_;  // [pairs, inter], in the order of the grouping
+  bool quantize_, wide_in_, wide_hidden_;
+  std::vector<BlockedRows> inputs_;  // of each group
+  uint8_t* hidden_ = nullptr;        // blocked activations of each group, in the order of the grouping
 };
 
 }  // namespace
@@ -160,15 +200,14 @@ void run_experts(const ExpertBank& bank, const T* x, const int32_t* ids, const f
   for (int64_t r = 0; r < rows * slots; ++r) {
     if (ids[r] < 0) std::fill_n(y + r * bank.dim, bank.dim, from_float<T>(0.0f));
   }
+  thread_local Grouping groups;
   for (int64_t begin = 0; begin < rows; begin += kRowBlock) {
     const int64_t count = std::min(kRowBlock, rows - begin), offset = begin * slots;
-    const Grouping groups(ids + offset, count * slots, bank.size());
+    groups.assign(ids + offset, count * slots, bank.size());
     if (groups.pair.empty()) continue;
-    const InputRows inputs(x + begin * bank.dim, count, bank.dim, quantize_input);
-    std::vector<const float*> gathered;
-    for (const int64_t pair : groups.pair) gathered.push_back(inputs.row(pair / slots));
     ExpertPass<T> pass(bank, groups, weights == nullptr ? nullptr : weights + offset, limit, quantize_input);
-    pass.gate_and_up(gathered);
+    pass.gather(x + begin * bank.dim, count, slots);
+    pass.gate_and_up();
     pass.down(y + offset * bank.dim);
   }
 }

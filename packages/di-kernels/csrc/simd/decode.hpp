@@ -1,0 +1,117 @@
+// Words of the packed layout (cpu/weight.hpp) to pairs of bfloat16 numbers, exactly and without their scale.
+#pragma once
+
+#include "cpu/weight.hpp"
+#include "simd/simd.hpp"
+
+namespace di::simd::DI_ISA {
+
+typedef uint16_t u16x32 __attribute__((vector_size(64)));
+
+constexpr int pairs_of_word(WeightFormat format) {
+  return format == WeightFormat::mxfp4 ? 4 : format == WeightFormat::fp8 ? 2 : 1;
+}
+
+DI_INLINE u16x32 select16(u16x32 mask, u16x32 a, u16x32 b) { return (a & mask) | (b & ~mask); }
+
+// E2M1 codes in the low four bits of every half word.
+DI_INLINE u32x16 decode_e2m1(u32x16 words) {
+#if defined(DI_AVX512)
+  // The sixteen values twice: the permutation reads five bits, the fifth is of the next code.
+  const __m256i half = _mm256_setr_epi16(0, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,
+                                         static_cast<short>(0x8000), static_cast<short>(0xbf00),
+                                         static_cast<short>(0xbf80), static_cast<short>(0xbfc0),
+                                         static_cast<short>(0xc000), static_cast<short>(0xc040),
+                                         static_cast<short>(0xc080), static_cast<short>(0xc0c0));
+  return (u32x16)_mm512_permutexvar_epi16((__m512i)words, _mm512_broadcast_i64x4(half));
+#else
+  const u16x32 code = (u16x32)words, magnitude = code & 7;
+  const u16x32 normal = (magnitude << 6) + (126 << 7);
+  const u16x32 small = (u16x32)(magnitude == 1) & 0x3f00;  // 0.5 or 0
+  const u16x32 value = select16((u16x32)(magnitude < 2), small, normal);
+  return (u32x16)(value | ((code & 8) << 12));
+#endif
+}
+
+// E4M3 codes in the low byte of every half word; 0x7f and 0xff are NaN. What the high bytes hold is dropped.
+DI_INLINE u32x16 decode_e4m3_halves(u32x16 words) {
+  const u16x32 code = (u16x32)words, magnitude = code & 0x7f;
+  u16x32 value = (magnitude << 4) + (120 << 7);
+  // Subnormals, multiples of 2^-9: 4..7, 2..3, 1, 0.
+  u16x32 small = ((magnitude - 4) << 5) + 0x3c00;
+  small = select16((u16x32)(magnitude < 4), ((magnitude - 2) << 6) + 0x3b80, small);
+  small = select16((u16x32)(magnitude < 2), magnitude * 0x3b00, small);
+  value = select16((u16x32)(magnitude < 8), small, value);
+  value = select16((u16x32)(magnitude == 0x7f), u16x32{} + 0x7fc0, value);
+  return (u32x16)(value | ((code & 0x80) << 8));
+}
+
+#if defined(DI_ISA_avx512bf16)
+// Bytes of the 128 magnitudes of E4M3 in bfloat16.
+struct E4m3Bytes {
+  alignas(64) uint8_t low[128], high[128];
+};
+constexpr E4m3Bytes e4m3_bytes() {
+  E4m3Bytes t{};
+  for (int m = 0; m < 128; ++m) {
+    int value = (m << 4) + (120 << 7);
+    if (m < 8) value = m >= 4 ? 0x3c00 + (m - 4) * 32 : m >= 2 ? 0x3b80 + (m - 2) * 64 : m * 0x3b00;
+    if (m == 127) value = 0x7fc0;
+    t.low[m] = static_cast<uint8_t>(value);
+    t.high[m] = static_cast<uint8_t>(value >> 8);
+  }
+  return t;
+}
+constexpr E4m3Bytes kE4m3Bytes = e4m3_bytes();
+
+DI_INLINE void decode_e4m3(u32x16 words, u32x16* pair) {
+  const __m512i code = (__m512i)words;
+  const auto table = [](const uint8_t* p) { return _mm512_load_si512(p); };
+  const uint8_t *l = kE4m3Bytes.low, *h = kE4m3Bytes.high;
+  const u32x16 low = (u32x16)_mm512_permutex2var_epi8(table(l), code, table(l + 64));
+  const __m512i magnitude = _mm512_permutex2var_epi8(table(h), code, table(h + 64));
+  // magnitude | (code & 0x80)
+  const u32x16 high =
+      (u32x16)_mm512_ternarylogic_epi32(magnitude, code, _mm512_set1_epi8(static_cast<char>(0x80)), 0xf8);
+  const u32x16 even = u32x16{} + 0x00ff00ffu;
+  pair[0] = (low & even) | ((u32x16)_mm512_slli_epi16((__m512i)high, 8) & ~even);
+  pair[1] = ((u32x16)_mm512_srli_epi16((__m512i)low, 8) & even) | (high & ~even);
+}
+#else
+DI_INLINE void decode_e4m3(u32x16 words, u32x16* pair) {
+  pair[0] = decode_e4m3_halves(words);
+  pair[1] = decode_e4m3_halves(words >> 8);
+}
+#endif
+
+// A word of every row to its pairs in order, pairs_of_word(F) of them.
+template <WeightFormat F>
+DI_INLINE void decode_words(u32x16 words, u32x16* pair) {
+  if constexpr (F == WeightFormat::mxfp4) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) pair[i] = decode_e2m1(words >> (4 * i));
+  } else if constexpr (F == WeightFormat::fp8) {
+    decode_e4m3(words, pair);
+  } else {
+    pair[0] = words;
+  }
+}
+
+// Scales of a block of 16 rows; 2^-127 counts as 0 where `flush`, as it does for the arithmetic there.
+template <WeightFormat F>
+DI_INLINE f32x16 decode_scales(const uint8_t* scales, int64_t block, bool flush) {
+  u32x16 byte;
+  if constexpr (F == WeightFormat::mxfp4) {
+    byte = __builtin_convertvector(load<u8x16>(scales + 16 * block), u32x16);
+  } else if constexpr (F == WeightFormat::fp8) {
+    byte = u32x16{} + static_cast<uint32_t>(scales[block]);
+  } else {
+    return splat(1.0f);
+  }
+  u32x16 value = byte << 23;
+  value |= (u32x16)(byte == 255) & 0x00400000u;
+  if (!flush) value |= (u32x16)(byte == 0) & 0x00400000u;
+  return floats(value);
+}
+
+}  // namespace di::simd::DI_ISA

@@ -1,0 +1,244 @@
+#include "simd/linear.hpp"
+
+#include "simd/decode.hpp"
+#include "simd/simd.hpp"
+
+namespace di::linear_simd::DI_ISA {
+namespace {
+
+using namespace simd::DI_ISA;
+
+// As many sums as the registers hold: the dot product has a latency of about six cycles, two begin in each.
+#if defined(DI_AVX512)
+constexpr int kFewRows = 8, kNarrowRows = 12, kWideRows = 12, kGroups = 2;
+#else
+constexpr int kFewRows = 2, kNarrowRows = 3, kWideRows = 3, kGroups = 1;
+#endif
+
+DI_INLINE u32x16 splat_pair(const uint16_t* p) {
+  uint32_t pair;
+  std::memcpy(&pair, p, sizeof pair);
+  return u32x16{} + pair;
+}
+
+// Decodes in registers; the sums of a block start from zero, so that blocks do not wait for one another.
+template <WeightFormat F, int M>
+void few_rows(const uint8_t* codes, const uint8_t* scales, int64_t blocks, const uint16_t* x, int64_t x_rows,
+              float* totals) {
+  constexpr int kWords = words_of_block(F), kPairs = pairs_of_word(F);
+  f32x16 total[M];
+  for (int m = 0; m < M; ++m) total[m] = load<f32x16>(totals + 16 * m);
+  for (int64_t b = 0; b < blocks; ++b) {
+    f32x16 sum[M] = {};
+#pragma GCC unroll 16
+    for (int w = 0; w < kWords; ++w) {
+      u32x16 pair[kPairs];
+      decode_words<F>(load<u32x16>(codes + 64 * w), pair);
+#pragma GCC unroll 4
+      for (int p = 0; p < kPairs; ++p) {
+#pragma GCC unroll 8
+        for (int m = 0; m < M; ++m) {
+          sum[m] = dot_bf16(sum[m], pair[p], splat_pair(x + 32 * m + 2 * (w * kPairs + p)));
+        }
+      }
+    }
+    const f32x16 scale = decode_scales<F>(scales, b, true);
+    for (int m = 0; m < M; ++m) total[m] = fma(sum[m], scale, total[m]);
+    codes += block_bytes(F);
+    x += 32 * x_rows;
+  }
+  for (int m = 0; m < M; ++m) store(totals + 16 * m, total[m]);
+}
+
+template <WeightFormat F, int M = kFewRows>
+DI_INLINE void few_of(const uint8_t* codes, const uint8_t* scales, int64_t blocks, const uint16_t* x,
+                      int64_t x_rows, int64_t rows, float* totals) {
+  if constexpr (M > 0) {
+    if (rows == M) return few_rows<F, M>(codes, scales, blocks, x, x_rows, totals);
+    few_of<F, M - 1>(codes, scales, blocks, x, x_rows, rows, totals);
+  }
+}
+
+void few(WeightFormat format, const uint8_t* codes, const uint8_t* scales, int64_t blocks, const uint16_t* x,
+         int64_t x_rows, int64_t rows, float* totals) {
+  switch (format) {
+    case WeightFormat::bfloat16:
+      return few_of<WeightFormat::bfloat16>(codes, scales, blocks, x, x_rows, rows, totals);
+    case WeightFormat::fp8:
+      return few_of<WeightFormat::fp8>(codes, scales, blocks, x, x_rows, rows, totals);
+    case WeightFormat::mxfp4:
+      return few_of<WeightFormat::mxfp4>(codes, scales, blocks, x, x_rows, rows, totals);
+    case WeightFormat::float32:
+      return;  // has no bfloat16 product
+  }
+}
+
+template <WeightFormat F, bool kWide>
+void decode_blocks(const uint8_t* codes, const uint8_t* scales, int64_t blocks, void* values, float* scale) {
+  auto* out = static_cast<uint8_t*>(values);
+  constexpr int kPairs = pairs_of_word(F);
+  const int64_t words = blocks * words_of_block(F);
+  for (int64_t w = 0; w < words; ++w) {
+    u32x16 pair[kPairs];
+    decode_words<F>(load<u32x16>(codes + 64 * w), pair);
+#pragma GCC unroll 4
+    for (int p = 0; p < kPairs; ++p) {
+      if constexpr (kWide) {
+        store(out, pair[p] << 16);
+        store(out + 64, pair[p] & 0xffff0000u);
+        out += 128;
+      } else {
+        store(out, pair[p]);
+        out += 64;
+      }
+    }
+  }
+  for (int64_t b = 0; b < blocks; ++b) store(scale + 16 * b, decode_scales<F>(scales, b, !kWide));
+}
+
+template <bool kWide>
+void decode(WeightFormat format, const uint8_t* codes, const uint8_t* scales, int64_t blocks, void* values,
+            float* scale) {
+  switch (format) {
+    case WeightFormat::bfloat16:
+      return decode_blocks<WeightFormat::bfloat16, kWide>(codes, scales, blocks, values, scale);
+    case WeightFormat::fp8:
+      return decode_blocks<WeightFormat::fp8, kWide>(codes, scales, blocks, values, scale);
+    case WeightFormat::mxfp4:
+      return decode_blocks<WeightFormat::mxfp4, kWide>(codes, scales, blocks, values, scale);
+    case WeightFormat::float32:
+      return;  // is decoded already
+  }
+}
+
+// One block of MR rows and NV groups.
+template <int MR, int NV>
+DI_INLINE void block_sums(const uint8_t* const (&w)[NV], const uint16_t* x, f32x16 (&sum)[MR][NV]) {
+#pragma GCC unroll 16
+  for (int p = 0; p < 16; ++p) {
+    u32x16 pair[NV];
+#pragma GCC unroll 2
+    for (int v = 0; v < NV; ++v) pair[v] = load<u32x16>(w[v] + 64 * p);
+#pragma GCC unroll 12
+    for (int m = 0; m < MR; ++m) {
+      const u32x16 a = splat_pair(x + 32 * m + 2 * p);
+#pragma GCC unroll 2
+      for (int v = 0; v < NV; ++v) sum[m][v] = dot_bf16(sum[m][v], pair[v], a);
+    }
+  }
+}
+
+template <int MR, int NV>
+DI_INLINE void block_sums(const uint8_t* const (&w)[NV], const float* x, f32x16 (&sum)[MR][NV]) {
+#pragma GCC unroll 8
+  for (int k = 0; k < 32; ++k) {
+    f32x16 value[NV];
+#pragma GCC unroll 2
+    for (int v = 0; v < NV; ++v) value[v] = load<f32x16>(w[v] + 64 * k);
+#pragma GCC unroll 12
+    for (int m = 0; m < MR; ++m) {
+      const f32x16 a = splat(x[32 * m + k]);
+#pragma GCC unroll 2
+      for (int v = 0; v < NV; ++v) sum[m][v] = fma(value[v], a, sum[m][v]);
+    }
+  }
+}
+
+// MR rows times NV groups: block sums in registers, totals in memory that stays in the first cache.
+template <class T, int MR, int NV>
+void tile(const Decoded* decoded, int64_t blocks, const T* x, int64_t x_rows, float* totals, int64_t stride) {
+  constexpr int64_t kBytes = 64 * (sizeof(T) == 2 ? 16 : 32);
+  for (int64_t b = 0; b < blocks; ++b) {
+    const uint8_t* w[NV];
+    for (int v = 0; v < NV; ++v) w[v] = static_cast<const uint8_t*>(decoded[v].values) + b * kBytes;
+    f32x16 sum[MR][NV] = {};
+    block_sums<MR, NV>(w, x + 32 * x_rows * b, sum);
+#pragma GCC unroll 2
+    for (int v = 0; v < NV; ++v) {
+      const float* scales = decoded[v].scale;
+      const f32x16 scale = scales == nullptr ? splat(1.0f) : load<f32x16>(scales + 16 * b);
+#pragma GCC unroll 12
+      for (int m = 0; m < MR; ++m) {
+        float* total = totals + 16 * m + stride * v;
+        store(total, fma(sum[m][v], scale, load<f32x16>(total)));
+      }
+    }
+  }
+}
+
+template <class T, int MR, int NV>
+DI_INLINE void tile_of(const Decoded* decoded, int64_t blocks, const T* x, int64_t x_rows, int64_t rows,
+                       float* totals, int64_t stride) {
+  if constexpr (MR > 0) {
+    if (rows == MR) return tile<T, MR, NV>(decoded, blocks, x, x_rows, totals, stride);
+    tile_of<T, MR - 1, NV>(decoded, blocks, x, x_rows, rows, totals, stride);
+  }
+}
+
+// Rows in tiles of nearly equal height, at most MR.
+template <class T, int MR>
+DI_INLINE void product(const Decoded* decoded, int64_t groups, int64_t blocks, const T* x, int64_t x_rows,
+                       int64_t rows, float* totals) {
+  const int64_t tiles = (rows + MR - 1) / MR, stride = 16 * rows;
+  for (int64_t t = 0; t < tiles; ++t) {
+    const int64_t begin = rows * t / tiles, count = rows * (t + 1) / tiles - begin;
+    const T* first = x + 32 * begin;
+    for (int64_t g = 0; g < groups;) {
+      float* out = totals + 16 * begin + stride * g;
+      if (kGroups == 2 && g + 2 <= groups) {
+        tile_of<T, MR, kGroups>(decoded + g, blocks, first, x_rows, count, out, stride);
+        g += 2;
+      } else {
+        tile_of<T, MR, 1>(decoded + g, blocks, first, x_rows, count, out, stride);
+        g += 1;
+      }
+    }
+  }
+}
+
+void narrow(const Decoded* decoded, int64_t groups, int64_t blocks, const uint16_t* x, int64_t x_rows,
+            int64_t rows, float* totals) {
+  product<uint16_t, kNarrowRows>(decoded, groups, blocks, x, x_rows, rows, totals);
+}
+
+void wide(const Decoded* decoded, int64_t groups, int64_t blocks, const float* x, int64_t x_rows, int64_t rows,
+          float* totals) {
+  product<float, kWideRows>(decoded, groups, blocks, x, x_rows, rows, totals);
+}
+
+DI_INLINE f32x16 one_nan(f32x16 v) { return select(v == v, v, splat(__builtin_nanf(""))); }
+
+void store_bf16(const float* totals, int64_t rows, int64_t count, uint16_t* y, int64_t y_stride) {
+  for (int64_t m = 0; m < rows; ++m) {
+    const u16x16 v = to_bf16(one_nan(load<f32x16>(totals + 16 * m)));
+    if (count == 16) {
+      store(y + m * y_stride, v);
+    } else {
+      std::memcpy(y + m * y_stride, &v, static_cast<size_t>(count) * 2);
+    }
+  }
+}
+
+void store_float(const float* totals, int64_t rows, int64_t count, float* y, int64_t y_stride) {
+  for (int64_t m = 0; m < rows; ++m) {
+    const f32x16 v = one_nan(load<f32x16>(totals + 16 * m));
+    if (count == 16) {
+      store(y + m * y_stride, v);
+    } else {
+      std::memcpy(y + m * y_stride, &v, static_cast<size_t>(count) * 4);
+    }
+  }
+}
+
+}  // namespace
+
+const Table table = {.few_rows = kFewRows,
+                     .few = few,
+                     .decode_narrow = decode<false>,
+                     .decode_wide = decode<true>,
+                     .narrow = narrow,
+                     .wide = wide,
+                     .store_bf16 = store_bf16,
+                     .store_float = store_float};
+
+}  // namespace di::linear_simd::DI_ISA
