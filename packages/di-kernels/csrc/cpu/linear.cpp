@@ -47,8 +47,8 @@ Codes packed_codes(const Weight& weight, int64_t group, int64_t begin, int64_t c
   return {scratch.codes[slot], scratch.scales[slot]};
 }
 
-// Asks for blocks' share of the group that comes next, in the order in which it lies in memory: 16 rows that are
-// read side by side would reach memory as 16 slow streams.
+// Asks for blocks' share of the group that comes next, in the order in which it lies in memory: 16 rows that
+// are read side by side would reach memory as 16 slow streams.
 void prefetch_stored(const Weight& weight, int64_t group, int64_t begin, int64_t count) {
   const int64_t first = group * kGroupRows, rows = std::min(kGroupRows, weight.n - first);
   if (rows <= 0) return;
@@ -78,8 +78,8 @@ Decoded decoded(const Weight& weight, const Codes& w, int64_t count, bool wide, 
   const bool plain = weight.format == (wide ? WeightFormat::float32 : WeightFormat::bfloat16);
   if (plain) return {w.codes, nullptr};
   const auto& simd = linear_simd::active();
-  (wide ? simd.decode_wide : simd.decode_narrow)(weight.format, w.codes, w.scales, count, scratch.values[slot],
-                                                 scratch.factors[slot]);
+  (wide ? simd.decode_wide : simd.decode_narrow)(weight.format, w.codes, w.scales, count,
+                                                 scratch.values[slot], scratch.factors[slot]);
   return {scratch.values[slot], scratch.factors[slot]};
 }
 

@@ -2,8 +2,8 @@
 //   total = fma(block sum, scale, total),
 // each block sum starting from zero, whatever else is computed beside it. The weights of a block are taken
 // without their scale. Narrow products (bfloat16 inputs, or quantized ones, and a weight that is not float32)
-// add the pairs of a block in order as dot_bf16 does, with subnormals flushed; wide ones add the 32 products in
-// order, each by a fused multiply-add in float32. The last block is padded with zeros.
+// add the pairs of a block in order as dot_bf16 does, with subnormals flushed; wide ones add the 32 products
+// in order, each by a fused multiply-add in float32. The last block is padded with zeros.
 #pragma once
 
 #include <cstdint>
@@ -34,13 +34,14 @@ bool is_wide(const Weight& weight, bool quantize_input) {
 template <class T>
 void block_row(const T* row, int64_t k, bool quantize, bool wide, int64_t m, int64_t rows, void* out);
 
-// x [rows, k], rows `stride` apart, optionally replaced by their MXFP8 values (backbone specification, 2.3). The
-// result is x itself where that serves, else it lies in `buffer`.
+// x [rows, k], rows `stride` apart, optionally replaced by their MXFP8 values (backbone specification, 2.3).
+// The result is x itself where that serves, else it lies in `buffer`.
 template <class T>
 BlockedRows block_rows(const T* x, int64_t stride, int64_t rows, int64_t k, bool quantize, bool wide,
                        Buffer& buffer);
 
-// totals[g][m][16] = rows . groups group .. group + groups - 1 of the weight, groups <= 2. Called by one thread.
+// totals[g][m][16] = rows . groups group .. group + groups - 1 of the weight, groups <= 2. Called by one
+// thread.
 void multiply(const Weight& weight, int64_t group, int64_t groups, const BlockedRows& x, float* totals);
 
 // y[m][0..count) = rounded totals[m][0..count) of one group, count <= 16; `totals` has 16 values to spare.

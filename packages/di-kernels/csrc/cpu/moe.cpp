@@ -14,7 +14,8 @@ namespace {
 
 constexpr int64_t kRowBlock = 1024;  // rows whose intermediate values are held at once
 
-// The (row, slot) pairs of a block of rows, sorted by expert. Pairs of the i-th expert that has any are start[i]
+// The (row, slot) pairs of a block of rows, sorted by expert. Pairs of the i-th expert that has any are
+// start[i]
 // .. start[i + 1] - 1. An object is used again and again.
 struct Grouping {
   std::vector<int64_t> expert, start, pair;
@@ -46,8 +47,8 @@ struct Grouping {
   std::vector<int64_t> next_;
 };
 
-// Calls body(i, tile) for `tiles` tiles of each group, shared out by cost: reading the weights costs as much as
-// about four rows.
+// Calls body(i, tile) for `tiles` tiles of each group, shared out by cost: reading the weights costs as much
+// as about four rows.
 template <class Body>
 void for_each_tile(const Grouping& groups, int64_t tiles, int64_t tile_cost, const Body& body) {
   const auto units = [&](int64_t i) { return 4 + groups.count(i); };
@@ -57,7 +58,9 @@ void for_each_tile(const Grouping& groups, int64_t tiles, int64_t tile_cost, con
     int64_t at = 0;  // of the units before tile t of group i
     for (int64_t i = 0; i < groups.size() && at < last; at += tiles * units(i), ++i) {
       const int64_t unit = units(i);
-      const auto tile_from = [&](int64_t u) { return std::clamp<int64_t>((u - at + unit - 1) / unit, 0, tiles); };
+      const auto tile_from = [&](int64_t u) {
+        return std::clamp<int64_t>((u - at + unit - 1) / unit, 0, tiles);
+      };
       if (first >= at + tiles * unit) continue;
       for (int64_t t = first <= at ? 0 : tile_from(first); t < tile_from(last); ++t) body(i, t);
     }
@@ -87,7 +90,8 @@ class ExpertPass {
         block_row(x + r * bank_.dim, bank_.dim, quantize_, wide_in_, 0, 1, row + r * padded * element);
       }
     });
-    auto* blocks = block_buffer.reserve<uint8_t>(static_cast<int64_t>(groups_.pair.size()) * padded * element);
+    auto* blocks =
+        block_buffer.reserve<uint8_t>(static_cast<int64_t>(groups_.pair.size()) * padded * element);
     inputs_.clear();
     for (int64_t i = 0; i < groups_.size(); ++i) {
       const int64_t count = groups_.count(i), start = groups_.start[i];

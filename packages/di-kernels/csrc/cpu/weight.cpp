@@ -94,7 +94,8 @@ void pack_blocks(const Weight& weight, int64_t group, int64_t begin, int64_t cou
   for (int64_t r = 0; r < kGroupRows; ++r) {
     const int64_t n = std::min(group * kGroupRows + r, weight.n - 1);
     row[r] = weight.data + n * weight.row_bytes + begin * row_block;
-    scale[r] = weight.format == WeightFormat::mxfp4 ? weight.scale + n * weight.scale_row_bytes + begin : nullptr;
+    scale[r] =
+        weight.format == WeightFormat::mxfp4 ? weight.scale + n * weight.scale_row_bytes + begin : nullptr;
   }
   const auto& simd = pack_simd::active();
   const int64_t whole = std::min(count, weight.k / kBlock - begin);

@@ -1,5 +1,5 @@
-// A weight matrix, read where it lies: nothing is copied, aligned or written. It lies as the checkpoint stores
-// it, row by row, or packed: in groups of 16 rows that kernels read as one stream.
+// A weight matrix, read where it lies: nothing is copied, aligned or written. It lies as the checkpoint
+// stores it, row by row, or packed: in groups of 16 rows that kernels read as one stream.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +18,15 @@ inline T load_unaligned(const uint8_t* base, int64_t i) {
   return value;
 }
 
-// The packed layout. A group holds 16 rows; a block, 32 inputs of them. A block is a sequence of vectors of 16
-// words of 32 bits, word r of row r. A word holds, in ascending order of the inputs,
+// The packed layout. A group holds 16 rows; a block, 32 inputs of them. A block is a sequence of vectors of
+// 16 words of 32 bits, word r of row r. A word holds, in ascending order of the inputs,
 //   float32   one value;
 //   bfloat16  two values, the even input in the low half;
 //   FP8       four codes: inputs 0, 2 in the low half, 1, 3 in the high half;
 //   MXFP4     eight codes: inputs 0, 2, 4, 6 in the low half, 1, 3, 5, 7 in the high half.
-// So a shift of the words brings the next pair of inputs to the low ends of their halves. Behind the blocks of
-// a group lie its scale bytes: MXFP4 16 for each block, FP8 one; padded to 64 bytes. The last block is padded
-// with zeros, the last group with copies of the last row.
+// So a shift of the words brings the next pair of inputs to the low ends of their halves. Behind the blocks
+// of a group lie its scale bytes: MXFP4 16 for each block, FP8 one; padded to 64 bytes. The last block is
+// padded with zeros, the last group with copies of the last row.
 constexpr int64_t kGroupRows = 16;
 constexpr int64_t kBlock = 32;
 
@@ -46,9 +46,9 @@ constexpr int64_t group_bytes(WeightFormat format, int64_t k) {
   return blocks_of(k) * block_bytes(format) + (blocks_of(k) * block_scales(format) + 63) / 64 * 64;
 }
 
-// Matrix [n, k]. As stored: rows of data and of scales are `row_bytes` and `scale_row_bytes` apart; FP8 has one
-// scale row for 32 rows (checkpoint specification, 3.3), MXFP4 one for each row (3.4); both have one scale for
-// 32 inputs. Packed: data holds the groups one behind the other, `scale` is null.
+// Matrix [n, k]. As stored: rows of data and of scales are `row_bytes` and `scale_row_bytes` apart; FP8 has
+// one scale row for 32 rows (checkpoint specification, 3.3), MXFP4 one for each row (3.4); both have one
+// scale for 32 inputs. Packed: data holds the groups one behind the other, `scale` is null.
 struct Weight {
   WeightFormat format;
   const uint8_t* data;

@@ -18,11 +18,11 @@ DI_INLINE u16x32 select16(u16x32 mask, u16x32 a, u16x32 b) { return (a & mask) |
 DI_INLINE u32x16 decode_e2m1(u32x16 words) {
 #if defined(DI_AVX512)
   // The sixteen values twice: the permutation reads five bits, the fifth is of the next code.
-  const __m256i half = _mm256_setr_epi16(0, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,
-                                         static_cast<short>(0x8000), static_cast<short>(0xbf00),
-                                         static_cast<short>(0xbf80), static_cast<short>(0xbfc0),
-                                         static_cast<short>(0xc000), static_cast<short>(0xc040),
-                                         static_cast<short>(0xc080), static_cast<short>(0xc0c0));
+  const __m256i half =
+      _mm256_setr_epi16(0, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0, static_cast<short>(0x8000),
+                        static_cast<short>(0xbf00), static_cast<short>(0xbf80), static_cast<short>(0xbfc0),
+                        static_cast<short>(0xc000), static_cast<short>(0xc040), static_cast<short>(0xc080),
+                        static_cast<short>(0xc0c0));
   return (u32x16)_mm512_permutexvar_epi16((__m512i)words, _mm512_broadcast_i64x4(half));
 #else
   const u16x32 code = (u16x32)words, magnitude = code & 7;

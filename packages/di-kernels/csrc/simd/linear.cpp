@@ -201,8 +201,8 @@ void narrow(const Decoded* decoded, int64_t groups, int64_t blocks, const uint16
   product<uint16_t, kNarrowRows>(decoded, groups, blocks, x, x_rows, rows, totals);
 }
 
-void wide(const Decoded* decoded, int64_t groups, int64_t blocks, const float* x, int64_t x_rows, int64_t rows,
-          float* totals) {
+void wide(const Decoded* decoded, int64_t groups, int64_t blocks, const float* x, int64_t x_rows,
+          int64_t rows, float* totals) {
   product<float, kWideRows>(decoded, groups, blocks, x, x_rows, rows, totals);
 }
 

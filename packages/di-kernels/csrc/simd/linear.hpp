@@ -1,5 +1,5 @@
-// Products of rows with groups of a packed weight (cpu/weight.hpp, cpu/linear.hpp). Inputs are blocked: block b
-// of row m lies at (b * rows + m) * 32.
+// Products of rows with groups of a packed weight (cpu/weight.hpp, cpu/linear.hpp). Inputs are blocked: block
+// b of row m lies at (b * rows + m) * 32.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ struct Table {
   void (*decode_wide)(WeightFormat format, const uint8_t* codes, const uint8_t* scales, int64_t blocks,
                       void* values, float* scale);
 
-  // totals[group][m][16] += rows . decoded blocks of `groups` <= kTileGroups groups, whose totals are `rows` rows
-  // apart; `narrow` under FlushedSubnormals.
+  // totals[group][m][16] += rows . decoded blocks of `groups` <= kTileGroups groups, whose totals are `rows`
+  // rows apart; `narrow` under FlushedSubnormals.
   void (*narrow)(const Decoded* decoded, int64_t groups, int64_t blocks, const uint16_t* x, int64_t x_rows,
                  int64_t rows, float* totals);
   void (*wide)(const Decoded* decoded, int64_t groups, int64_t blocks, const float* x, int64_t x_rows,

@@ -16,7 +16,8 @@ DI_INLINE u32x16 split_halves(u32x16 w) {
   }
   if constexpr (F == WeightFormat::mxfp4 || F == WeightFormat::fp8) {
 #if defined(DI_AVX512)
-    const __m512i order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15));
+    const __m512i order =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15));
     return (u32x16)_mm512_shuffle_epi8((__m512i)w, order);
 #else
     const u32x16 crossed = (w ^ (w >> 8)) & 0x0000ff00u;  // bytes 1 and 2 change places
@@ -32,7 +33,9 @@ DI_INLINE void transpose(const uint8_t* const* row, int64_t offset, u32x16* out)
   __m512i v[4];  // lane q of v[i]: row 4q + i
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
-    const auto piece = [&](int r) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(row[r] + offset)); };
+    const auto piece = [&](int r) {
+      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(row[r] + offset));
+    };
     v[i] = _mm512_castsi128_si512(piece(i));
     v[i] = _mm512_inserti32x4(v[i], piece(4 + i), 1);
     v[i] = _mm512_inserti32x4(v[i], piece(8 + i), 2);
