@@ -48,6 +48,7 @@ def test_plain_data_spells_enumerations_by_value_or_name() -> None:
         ("seed", 1 << 64),
         ("seed", "7"),
         ("load_draft", 1),
+        ("native_plan", 1),
         ("max_draft_tokens", -1),
         ("async_scheduling", 1),
         ("step_timeout", 0),

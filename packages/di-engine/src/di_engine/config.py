@@ -49,6 +49,8 @@ class EngineConfig:
     pin_threads: keep each thread of the CPU kernels on a processor of its own, for the whole process.
     instruction_set: of the CPU kernels, for the whole process: one of :func:`di_kernels.instruction_sets`. None: leave
         it as it is, at first the best one. Never changes a bit of a result.
+    native_plan: compute a step in one native call instead of one operation after another, where the model allows it.
+        Never changes a bit of a result.
     seed: makes requests without a seed of their own repeatable: the i-th of them draws from (seed, i). None:
         they draw from the operating system's entropy.
     load_draft: load the draft model and keep its cache up to date.
@@ -78,6 +80,7 @@ class EngineConfig:
     num_threads: int | None = None
     pin_threads: bool = False
     instruction_set: str | None = None
+    native_plan: bool = True
     seed: int | None = None
     load_draft: bool = True
     max_draft_tokens: int = 5
@@ -92,7 +95,7 @@ class EngineConfig:
         for name, cls in (("numerics", Numerics), ("policy", StepPolicy)):
             if not isinstance(getattr(self, name), cls):
                 raise EngineConfigError(name, getattr(self, name), " or ".join(str(member) for member in cls))
-        for name in ("load_draft", "measure_step_cost", "async_scheduling", "pin_threads"):
+        for name in ("native_plan", "load_draft", "measure_step_cost", "async_scheduling", "pin_threads"):
             if not isinstance(getattr(self, name), bool):
                 raise EngineConfigError(name, getattr(self, name), "True or False")
         self._check_timeout()

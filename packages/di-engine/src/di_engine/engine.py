@@ -102,6 +102,7 @@ class LLMEngine:
             set_instruction_set(config.instruction_set)
         self.config = config
         loaded = load_model(config) if loaded is None else loaded
+        loaded = dataclasses.replace(loaded, native_plan=config.native_plan)
         step_runner = runner(loaded, drafter)
         token_bytes = TokenBytes(loaded.tokenizer.raw)
         speculates = drafter is not None

@@ -31,12 +31,16 @@ class StepModel(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """A model with all that belongs to it."""
+    """A model with all that belongs to it.
+
+    native_plan: whether the runner binds it to native objects, if it is a :class:`di_model.model.Model` on the CPU.
+    """
 
     config: ModelConfig
     tokenizer: Tokenizer
     model: StepModel
     capacity: Capacity
+    native_plan: bool = True
 
 
 def load_model(config: EngineConfig, *, parts: Parts = ALL_PARTS) -> LoadedModel:
@@ -63,4 +67,4 @@ def load_model(config: EngineConfig, *, parts: Parts = ALL_PARTS) -> LoadedModel
     # Rows of a speculative block lie behind the last token of a full sequence.
     positions = capacity.max_model_len + config.max_draft_tokens
     model = Model(model_config, checkpoint.weights, engram, config.numerics, positions, parts)
-    return LoadedModel(model_config, tokenizer, model, capacity)
+    return LoadedModel(model_config, tokenizer, model, capacity, config.native_plan)

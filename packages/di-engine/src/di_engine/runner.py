@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from di_cache import CachePool
 from di_model.batch import Batch, build_batch
+from di_model.model import Model
+from di_model.native import NativeModel
 from di_scheduler import StepPlan
 from di_spec import (
     DraftContext,
@@ -87,7 +89,10 @@ class StepRunner(Protocol):
         """Make the plan's copies, before its rows are computed, and also when it has no rows."""
 
     def forward(self, plan: StepPlan, sequences: Sequence[RequestSequence]) -> Tensor:
-        """The hidden rows ``[rows, hidden]`` of a plan, whose keys and state are in the cache afterwards."""
+        """The hidden rows ``[rows, hidden]`` of a plan, whose keys and state are in the cache afterwards.
+
+        They are good until the next step.
+        """
 
     def sample(self, plan: StepPlan, sequences: Sequence[RequestSequence], hidden: Tensor) -> StepResult:
         """What follows from the hidden rows."""
@@ -112,6 +117,7 @@ class ModelRunner:
         capacity = loaded.capacity
         self.cache = CachePool(capacity.layout, capacity.num_blocks, capacity.num_slots)
         self._model = loaded.model
+        self._native = _bound(loaded, self.cache)
         self._drafter = drafter
         self._sampler = Sampler()
         self._tile_rows = max(1, logits_tile_bytes // (4 * loaded.config.text.vocab_size))
@@ -125,7 +131,16 @@ class ModelRunner:
     @torch.inference_mode()
     def forward(self, plan: StepPlan, sequences: Sequence[RequestSequence]) -> Tensor:
         """Compute the plan's rows."""
-        return self._model.forward(self._batch(plan), self.cache).hidden
+        if self._native is None:
+            return self._model.forward(self._batch(plan), self.cache).hidden
+        return self._native.forward(
+            tokens=plan.token_ids,
+            q_start=plan.q_start,
+            q_len=plan.q_len,
+            slots=plan.slots,
+            block_table=plan.block_table,
+            context=plan.context,
+        ).hidden
 
     @torch.inference_mode()
     def sample(self, plan: StepPlan, sequences: Sequence[RequestSequence], hidden: Tensor) -> StepResult:
@@ -240,7 +255,20 @@ class ModelRunner:
         return entries
 
     def _logits(self, hidden: Tensor, rows: NDArray[np.integer]) -> Tensor:
-        return self._model.logits(hidden.index_select(0, torch.tensor(rows, dtype=torch.int64)))
+        """Logits of those rows; the next call overwrites them."""
+        if self._native is None:
+            return self._model.logits(hidden.index_select(0, torch.tensor(rows, dtype=torch.int64)))
+        return self._native.logits(hidden, rows.astype(np.int64, copy=False))
+
+
+def _bound(loaded: LoadedModel, cache: CachePool) -> NativeModel | None:
+    """The model and its caches as one native object, where that was asked for and computes the same."""
+    model = loaded.model
+    if not loaded.native_plan or not isinstance(model, Model) or cache.blocks.device.type != "cpu":
+        return None
+    return (
+        NativeModel(model, cache) if type(model) is Model else None
+    )  # a subclass may compute something else
 
 
 def _check_proposal(proposal: object, rows: int, width: int) -> None:

@@ -181,12 +181,13 @@ class EqualityCheck:
         return None, stats
 
     def _baseline(self, request: Request) -> Outcome:
-        """The request alone, its prompt in one step, in a pool with room to spare."""
+        """The request alone, its prompt in one step, in a pool with room to spare, one operation after another."""
         if request not in self._baselines:
             tokens = max(longest_sequence(self._loaded.config), request.max_tokens)
             settings = replace(
                 self._base,
                 num_threads=1,
+                native_plan=False,
                 instruction_set=self._instruction_sets[-1],
                 max_num_batched_tokens=tokens,
                 num_blocks=2 + 2 * -(-tokens // self._base.block_size),
