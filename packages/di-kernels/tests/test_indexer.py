@@ -10,7 +10,13 @@ import pytest
 import torch
 from di_kernels import instruction_sets
 from di_kernels.ops.formats import EntryFormat, encode, round_trip
-from di_kernels.ops.indexer import IndexPages, candidate_blocks, candidate_entries, index_scores
+from di_kernels.ops.indexer import (
+    IndexPages,
+    candidate_blocks,
+    candidate_entries,
+    index_scores,
+    select_entries,
+)
 from di_kernels.ops.topk import topk_indices
 from di_kernels.reference import indexer as reference
 from di_kernels.testing import (
@@ -152,6 +158,114 @@ def test_pages_may_be_views_of_a_block_pool(device: str) -> None:
     expected = index_scores(q, weights, pages, visible, None)
     viewed = dataclasses.replace(pages, values=values, scales=scales)
     assert_same_bits(index_scores(q, weights, viewed, visible, None), expected)
+
+
+def large_case(dtype: torch.dtype, rows: int) -> tuple[Tensor, Tensor, IndexPages, Tensor]:
+    """Rows of three sequences that see up to 3,000 entries, most of them more than 64; keys of every scale."""
+    heads, dim, per_block, blocks = 5, 128, 32, 300
+    q = hostile(Hostile.OUTLIERS, rows, heads, dim, dtype=dtype, seed=3)
+    keys = hostile(Hostile.OUTLIERS, blocks, per_block, dim, dtype=dtype, seed=4)
+    keys[::3] *= 2.0**-60
+    weights = hostile(Hostile.NORMAL, rows, heads, dtype=dtype, seed=5)
+    values: Tensor = keys
+    scales: Tensor | None = None
+    if dtype is torch.bfloat16:
+        q = round_trip(q, EntryFormat.MXFP4)
+        values, scales = encode(keys, EntryFormat.MXFP4)
+        scales[5, 3, 1], scales[6, 4, 2], scales[7, 5, 3] = 255, 0, 254
+    generator = torch.Generator().manual_seed(6)
+    table = torch.randperm(blocks, generator=generator)[:294].int().view(3, 98)
+    visible = torch.randint(1, 3000, (rows,), generator=generator).int()
+    visible[0] = 3000
+    sequence = (torch.arange(rows) // 3 % 3).int()
+    return q, weights, IndexPages(values, scales, table, sequence), visible
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_every_instruction_set_gives_the_same_scores(device: str, dtype: torch.dtype) -> None:
+    q, weights, pages, visible = large_case(dtype, 11)
+    some = torch.randint(-1, 3000, (11, 150), generator=torch.Generator().manual_seed(7)).int()
+    for entries in (None, some):
+        results = []
+        for name in instruction_sets():
+            for count in (1, 2):
+                with instructions(name), threads(count):
+                    results.append(index_scores(q, weights, pages, visible, entries))
+        for result in results[1:]:
+            assert_same_values(result, results[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("rows", "topk", "block_size", "top"), [(1, 7, 8, 5), (4, 200, 16, 3000), (37, 64, 3, 90)]
+)
+def test_selection_is_what_the_parts_give(
+    device: str, dtype: torch.dtype, rows: int, topk: int, block_size: int, top: int
+) -> None:
+    q, weights, pages, visible = large_case(dtype, rows)
+    scores = index_scores(q, weights, pages, visible, None)
+    blocks = candidate_blocks(scores, visible, block_size, top)
+    expected = topk_indices(scores, topk, visible)
+    few = candidate_blocks(scores, visible, block_size, 20)
+    entries = candidate_entries(few, visible, block_size)
+    chosen = topk_indices(
+        index_scores(q, weights, pages, visible, entries), topk, (entries >= 0).sum(dim=1, dtype=torch.int32)
+    )
+    compact = torch.where(chosen < 0, -1, entries.gather(1, chosen.clamp(min=0).long()))
+    for name in instruction_sets():
+        for count in (1, 2, 3):
+            with instructions(name), threads(count):
+                selected, best = select_entries(
+                    q, weights, pages, visible, topk, top_blocks=top, block_size=block_size
+                )
+                assert best is not None
+                assert_same_bits(selected, expected)
+                assert_same_bits(best, blocks)
+                assert_same_bits(select_entries(q, weights, pages, visible, topk)[0], expected)
+                among = select_entries(
+                    q, weights, pages, visible, topk, candidates=few, block_size=block_size
+                )
+                assert_same_bits(among[0], compact)
+
+
+@pytest.mark.parametrize("kind", list(Hostile))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_selection_of_few_entries(device: str, kind: Hostile, dtype: torch.dtype) -> None:
+    q, weights, pages, visible = case(kind, dtype)
+    pages, q, weights, visible = moved(pages, device), q.to(device), weights.to(device), visible.to(device)
+    scores = index_scores(q, weights, pages, visible, None)
+    for topk in (1, 9, 40):
+        selected, blocks = select_entries(q, weights, pages, visible, topk, top_blocks=2, block_size=8)
+        assert blocks is not None
+        assert_same_bits(selected, topk_indices(scores, topk, visible))
+        assert_same_bits(blocks, candidate_blocks(scores, visible, 8, 2))
+
+
+def test_selection_equals_the_reference(device: str) -> None:
+    q, weights, pages, visible = case(Hostile.TIES, torch.bfloat16)
+    for candidates, top in ((None, 2), (int32(0, 2, 3, -1).repeat(5, 1), None)):
+        actual = select_entries(
+            q, weights, pages, visible, 6, candidates=candidates, top_blocks=top, block_size=8
+        )
+        expected = reference.select_entries(q, weights, pages, visible, 6, candidates, top, 8)
+        for a, e in zip(actual, expected, strict=True):
+            assert (a is None and e is None) or torch.equal(a, e)  # type: ignore[arg-type]
+
+
+def test_selection_refuses_wrong_candidates(device: str) -> None:
+    q, weights, pages, visible = case(Hostile.NORMAL, torch.bfloat16)
+    with pytest.raises(IndexError, match="candidate block of row 3 is 1; allowed: 3 to 3"):
+        select_entries(q, weights, pages, visible, 3, candidates=int32(2, 1).repeat(5, 1), block_size=8)
+    with pytest.raises(ValueError, match="top_blocks is 2; it must be None with candidates"):
+        select_entries(
+            q, weights, pages, visible, 3, candidates=int32(0).repeat(5, 1), top_blocks=2, block_size=8
+        )
+    with pytest.raises(IndexError, match="visible of row 3 is 33; allowed: 0 to 32"):
+        select_entries(q, weights, pages, int32(0, 1, 9, 33, 2), 3)
+    with pytest.raises(IndexError, match="block of an entry of row 1 is 12"):
+        select_entries(
+            q, weights, dataclasses.replace(pages, block_table=torch.full((2, 4), BLOCKS).int()), visible, 3
+        )
 
 
 def test_unused_blocks_and_table_columns_are_not_read(device: str) -> None:

@@ -4,6 +4,7 @@
 
 #include "bind/items.hpp"
 #include "bind/records.hpp"
+#include "cpu/select.hpp"
 
 namespace di::bind {
 namespace {
@@ -65,6 +66,39 @@ void call(const View& q, const View& weights, const nb::tuple& pages, const View
   index_scores<T>(shape, in.data, w.data, keys, targets, o.data);
 }
 
+template <class T>
+void call_select(const View& q, const View& weights, const nb::tuple& pages, const View& visible,
+                 const std::optional<View>& candidates, int64_t block_size, const View& selected,
+                 const std::optional<View>& blocks) {
+  const auto in = dense<T, 3>(q, "q");
+  const auto w = dense<T, 2>(weights, "head_weights");
+  const auto v = dense<int32_t, 1>(visible, "visible");
+  const auto s = dense<int32_t, 2>(selected, "selected");
+  const IndexShape shape{in.shape[0], in.shape[1], in.shape[2]};
+  require(w.shape[0] == shape.rows && w.shape[1] == shape.heads && v.shape[0] == shape.rows &&
+              s.shape[0] == shape.rows,
+          "select_entries: shapes do not agree");
+  require(s.shape[1] >= 1 && block_size >= 1, "select_entries: topk and block_size must be positive");
+  require(!candidates.has_value() || !blocks.has_value(),
+          "select_entries: blocks are chosen among all entries, not among candidates");
+  EntryChoice choice{v.data, s.shape[1], s.data, nullptr, 0, block_size, nullptr, 0};
+  if (candidates.has_value()) {
+    const auto c = dense<int32_t, 2>(*candidates, "candidates");
+    require(c.shape[0] == shape.rows, "select_entries: candidates must have one row a query");
+    choice.candidates = c.data;
+    choice.candidate_count = c.shape[1];
+  }
+  if (blocks.has_value()) {
+    const auto b = dense<int32_t, 2>(*blocks, "blocks");
+    require(b.shape[0] == shape.rows && b.shape[1] >= 1, "select_entries: blocks must be [rows, top_blocks]");
+    choice.blocks = b.data;
+    choice.top_blocks = b.shape[1];
+  }
+  const IndexPages keys = index_pages(pages, shape);
+  nb::gil_scoped_release release;
+  select_entries<T>(shape, in.data, w.data, keys, choice);
+}
+
 }  // namespace
 
 void bind_indexer(nb::module_& m) {
@@ -75,6 +109,15 @@ void bind_indexer(nb::module_& m) {
                     : call<float>(q, weights, pages, visible, entries, out);
       },
       nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg());
+  m.def(
+      "select_entries",
+      [](View q, View weights, nb::tuple pages, View visible, std::optional<View> candidates,
+         int64_t block_size, View selected, std::optional<View> blocks) {
+        is<bf16>(q)
+            ? call_select<bf16>(q, weights, pages, visible, candidates, block_size, selected, blocks)
+            : call_select<float>(q, weights, pages, visible, candidates, block_size, selected, blocks);
+      },
+      nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none());
   m.def("candidate_blocks", [](View scores, View visible, int64_t block_size, View out) {
     const auto s = rows<float, 2>(scores, "scores");
     const auto v = dense<int32_t, 1>(visible, "visible");

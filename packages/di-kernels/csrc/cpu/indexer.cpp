@@ -4,8 +4,8 @@
 #include <limits>
 #include <vector>
 
+#include "cpu/index_tiles.hpp"
 #include "cpu/range.hpp"
-#include "cpu/reduce.hpp"
 #include "cpu/topk.hpp"
 #include "parallel.hpp"
 #include "simd/topk.hpp"
@@ -13,50 +13,86 @@
 namespace di {
 namespace {
 
-constexpr int64_t kTile = 64;  // entries of one row that a thread scores in a stretch
+constexpr int64_t kRows = 8;  // rows that share the keys of a tile
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLargestBf16 = 0x1.fep127f;
 
-DI_MULTIVERSION
-void head_dots(const float* q, int64_t heads, const float* key, int64_t dim, float* dots) {
-  for (int64_t h = 0; h < heads; ++h) dots[h] = dot(q + h * dim, key, dim);
-}
-
-template <class T>
-float weigh_heads(const float* dots, const T* weights, int64_t heads) {
-  float sum = 0.0f;
-  for (int64_t h = 0; h < heads; ++h) {
-    const float x = rounded<T>(dots[h]);
-    const float rectified = x < 0.0f ? 0.0f : x;  // a NaN stays one
-    sum += rounded<T>(rectified * to_float(weights[h]));
-  }
-  return rounded<T>(sum);
-}
-
-// Entry of a column, or -1.
-int64_t target(const IndexTargets& targets, int64_t row, int64_t column) {
-  const int64_t entry = targets.entries != nullptr ? targets.entries[row * targets.width + column] : column;
-  return entry < targets.visible[row] ? entry : -1;
-}
-
-int64_t block_of(const IndexPages& pages, int64_t row, int64_t entry) {
-  return pages.block_table[pages.sequence[row] * pages.table_width + entry / pages.values.inner];
-}
-
 void check(const IndexPages& pages, const IndexTargets& targets, int64_t rows) {
   const int64_t per_block = pages.values.inner;
-  // Dense rows visit blocks one after the other: one look per block is enough.
-  const int64_t step = targets.entries != nullptr ? 1 : std::max<int64_t>(per_block, 1);
   for (int64_t r = 0; r < rows; ++r) {
-    if (targets.visible[r] <= 0) continue;
-    require_range("visible", r, targets.visible[r], 0, pages.table_width * per_block + 1);
-    require_range("sequence", r, pages.sequence[r], 0, pages.sequences);
-    for (int64_t c = 0; c < targets.width; c += step) {
-      const int64_t entry = target(targets, r, c);
-      if (entry >= 0) require_range("block of an entry", r, block_of(pages, r, entry), 0, pages.values.outer);
+    const int64_t visible = targets.visible[r];
+    if (visible <= 0) continue;
+    check_index_row(pages, r, visible);
+    PageCursor page(pages, r);
+    const auto look = [&](int64_t entry) {
+      if (entry < 0 || entry >= visible || !page.moves(entry)) return;
+      page.move(entry);
+      require_range("block of an entry", r, page.block(), 0, pages.values.outer);
+    };
+    if (targets.entries == nullptr) {
+      for (int64_t entry = 0; entry < targets.width; entry += per_block) look(entry);
+    } else {
+      for (int64_t c = 0; c < targets.width; ++c) look(targets.entries[r * targets.width + c]);
     }
   }
 }
+
+// Scores of the columns first.. of one row behind each other.
+template <class T>
+class RowScores {
+ public:
+  RowScores(const IndexTargets& targets, float* out) : targets_(targets), out_(out) {}
+
+  // The rows begin..end-1, whose queries the scorer has, over one tile.
+  void run(TileScorer<T>& scorer, const int32_t* sequence, int64_t begin, int64_t end, int64_t first) {
+    int64_t loaded = -1;  // sequence whose keys the tile holds
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t count = std::min(kColumns, targets_.width - first);
+      float* out = out_ + r * targets_.width + first;
+      const int64_t seen = targets_.entries != nullptr
+                               ? list(r, first, count)
+                               : std::clamp<int64_t>(targets_.visible[r] - first, 0, count);
+      std::fill(out, out + count, -kInfinity);
+      if (seen == 0) continue;
+      if (targets_.entries != nullptr) {
+        scorer.load(r, 0, listed_, count);
+      } else if (sequence[r] != loaded) {
+        scorer.load(r, first, nullptr, widest(sequence, r, end, first, count));
+        loaded = sequence[r];
+      }
+      float scores[kColumns];
+      scorer.score(r, scores);
+      for (int64_t c = 0; c < count; ++c) {
+        if (targets_.entries != nullptr ? listed_[c] >= 0 : c < seen) out[c] = scores[c];
+      }
+    }
+  }
+
+ private:
+  // Visible entries of a tile that this row or a later one of its sequence has.
+  int64_t widest(const int32_t* sequence, int64_t row, int64_t end, int64_t first, int64_t count) const {
+    int64_t most = 0;
+    for (int64_t r = row; r < end; ++r) {
+      if (sequence[r] == sequence[row]) most = std::max<int64_t>(most, targets_.visible[r] - first);
+    }
+    return std::min(most, count);
+  }
+
+  // Lists the entries of a tile, -1 where there is none; returns how many there are.
+  int64_t list(int64_t row, int64_t first, int64_t count) {
+    int64_t found = 0;
+    for (int64_t c = 0; c < count; ++c) {
+      const int32_t entry = targets_.entries[row * targets_.width + first + c];
+      listed_[c] = entry < targets_.visible[row] ? std::max(entry, -1) : -1;
+      found += listed_[c] >= 0;
+    }
+    return found;
+  }
+
+  const IndexTargets& targets_;
+  float* out_;
+  int32_t listed_[kColumns];
+};
 
 }  // namespace
 
@@ -64,28 +100,19 @@ template <class T>
 void index_scores(const IndexShape& shape, const T* q, const T* weights, const IndexPages& pages,
                   const IndexTargets& targets, float* out) {
   check(pages, targets, shape.rows);
-  const int64_t per_block = pages.values.inner, heads = shape.heads, dim = shape.dim;
-  const int64_t tiles = (targets.width + kTile - 1) / kTile;
-  parallel_for(shape.rows * tiles, kTile * heads * dim, [&](int64_t begin, int64_t end) {
-    std::vector<float> queries(heads * dim), key(dim), dots(heads);
-    int64_t loaded = -1;
+  const int64_t groups = (shape.rows + kRows - 1) / kRows, tiles = (targets.width + kColumns - 1) / kColumns;
+  const int64_t cost = std::min(kRows, shape.rows) * kColumns * shape.heads * shape.dim / 8;
+  parallel_for(groups * tiles, cost, [&](int64_t begin, int64_t end) {
+    thread_local TileScorer<T> scorer;
+    const typename TileScorer<T>::Arithmetic arithmetic;
+    RowScores<T> scores(targets, out);
+    int64_t taken = -1;
     for (int64_t item = begin; item < end; ++item) {
-      const int64_t row = item / tiles, first = item % tiles * kTile;
-      if (row != loaded) {
-        widen(q + row * heads * dim, heads * dim, queries.data());
-        loaded = row;
-      }
-      for (int64_t c = first; c < std::min(first + kTile, targets.width); ++c) {
-        const int64_t entry = target(targets, row, c);
-        float& score = out[row * targets.width + c];
-        score = -kInfinity;
-        if (entry < 0) continue;
-        const int64_t block = block_of(pages, row, entry), place = entry % per_block;
-        decode_record(pages.values.format, pages.values.at(block, place), pages.scales.at(block, place), dim,
-                      key.data());
-        head_dots(queries.data(), heads, key.data(), dim, dots.data());
-        score = weigh_heads(dots.data(), weights + row * heads, heads);
-      }
+      const int64_t group = item / tiles, first = item % tiles * kColumns;
+      const int64_t row = group * kRows, stop = std::min(row + kRows, shape.rows);
+      if (group != taken) scorer.take(shape, q, weights, pages, row, stop);
+      taken = group;
+      scores.run(scorer, pages.sequence, row, stop, first);
     }
   });
 }

@@ -84,6 +84,16 @@ def index_scores(
     entries: Tensor | None,
     out: Tensor,
 ) -> None: ...
+def select_entries(
+    q: Tensor,
+    head_weights: Tensor,
+    pages: _IndexPages,
+    visible: Tensor,
+    candidates: Tensor | None,
+    block_size: int,
+    selected: Tensor,
+    blocks: Tensor | None,
+) -> None: ...
 def candidate_blocks(scores: Tensor, visible: Tensor, block_size: int, out: Tensor) -> None: ...
 def candidate_entries(blocks: Tensor, visible: Tensor, block_size: int, out: Tensor) -> None: ...
 def sparse_attention(

@@ -19,9 +19,41 @@ def index_scores(
     else:
         width = max(0, int(visible.max())) if visible.numel() else 0
     out = torch.empty((q.shape[0], width), dtype=torch.float32)
-    keys = (pages.values, pages.scales, pages.block_table.contiguous(), pages.sequence.contiguous())
-    _native.index_scores(q.contiguous(), head_weights.contiguous(), keys, visible.contiguous(), entries, out)
+    _native.index_scores(
+        q.contiguous(), head_weights.contiguous(), _keys(pages), visible.contiguous(), entries, out
+    )
     return out
+
+
+def select_entries(
+    q: Tensor,
+    head_weights: Tensor,
+    pages: IndexPages,
+    visible: Tensor,
+    topk: int,
+    candidates: Tensor | None,
+    top_blocks: int | None,
+    block_size: int,
+) -> tuple[Tensor, Tensor | None]:
+    """See :func:`di_kernels.ops.indexer.select_entries`."""
+    rows = q.shape[0]
+    selected = torch.empty((rows, topk), dtype=torch.int32)
+    blocks = None if top_blocks is None else torch.empty((rows, top_blocks), dtype=torch.int32)
+    _native.select_entries(
+        q.contiguous(),
+        head_weights.contiguous(),
+        _keys(pages),
+        visible.contiguous(),
+        None if candidates is None else candidates.contiguous(),
+        block_size,
+        selected,
+        blocks,
+    )
+    return selected, blocks
+
+
+def _keys(pages: IndexPages) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+    return pages.values, pages.scales, pages.block_table.contiguous(), pages.sequence.contiguous()
 
 
 def candidate_blocks(scores: Tensor, visible: Tensor, block_size: int, top_blocks: int) -> Tensor:

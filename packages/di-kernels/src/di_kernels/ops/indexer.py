@@ -44,6 +44,10 @@ def index_scores(
     bfloat16 ``q`` (the release's arithmetic, 8.4): each dot is rounded to bfloat16, rectified, multiplied by the
     bfloat16 weight and rounded, the heads summed in float32 in order, the sum rounded. float32 ``q``: no rounding.
 
+    A dot of bfloat16 is one float32 sum over pairs of elements ``(8 o + s, 8 o + s + 4)``, ``s = 0..3``, octet after
+    octet: the second of a pair is added first, each by a fused multiply-add that flushes subnormals. A dot of float32
+    takes one fused multiply-add an element, in order.
+
     Args:
         q: ``[rows, heads, dim]`` de-quantized MXFP4 values (bfloat16) or plain values (float32).
         head_weights: ``[rows, heads]`` in the type of ``q``, already scaled by ``(dim*heads)^-0.5``.
@@ -57,6 +61,65 @@ def index_scores(
     Raises:
         IndexError: more visible entries than a row of the table has, or a sequence or block outside its array.
     """
+    _check_scored(q, head_weights, pages, visible)
+    if entries is not None:
+        check_dtype("entries", entries, torch.int32)
+        check_shape("entries", entries, q.shape[0], None)
+    return cast(Tensor, kernel("indexer", "index_scores", q)(q, head_weights, pages, visible, entries))
+
+
+def select_entries(
+    q: Tensor,
+    head_weights: Tensor,
+    pages: IndexPages,
+    visible: Tensor,
+    topk: int,
+    *,
+    candidates: Tensor | None = None,
+    top_blocks: int | None = None,
+    block_size: int = 1,
+) -> tuple[Tensor, Tensor | None]:
+    """Score entries and keep the best: what the functions of this family and ``topk_indices`` do one after the other.
+
+    Scores are never held for more than a tile of entries. Rows with at most ``topk`` entries take them all.
+
+    Args:
+        q, head_weights, pages, visible: as of :func:`index_scores`.
+        topk: entries to keep for each row.
+        candidates: int32 ``[rows, n]`` blocks to choose from, ascending, then -1; None: all visible entries.
+        top_blocks: how many candidate blocks to choose as well, or None; only without ``candidates``.
+        block_size: entries of a block.
+
+    Returns:
+        int32 ``[rows, topk]`` entry numbers ascending, then -1, and int32 ``[rows, top_blocks]`` as of
+        :func:`candidate_blocks`, or None.
+
+    Raises:
+        IndexError: as of :func:`index_scores`.
+        ValueError: both ``candidates`` and ``top_blocks``.
+    """
+    _check_scored(q, head_weights, pages, visible)
+    check_positive("topk", topk)
+    check_positive("block_size", block_size)
+    if candidates is not None:
+        check_dtype("candidates", candidates, torch.int32)
+        check_shape("candidates", candidates, q.shape[0], None)
+    if top_blocks is not None:
+        check_positive("top_blocks", top_blocks)
+        if candidates is not None:
+            raise ValueError(
+                f"top_blocks is {top_blocks}; it must be None with candidates, which are blocks that were chosen before"
+            )
+    return cast(
+        tuple[Tensor, Tensor | None],
+        kernel("indexer", "select_entries", q)(
+            q, head_weights, pages, visible, topk, candidates, top_blocks, block_size
+        ),
+    )
+
+
+def _check_scored(q: Tensor, head_weights: Tensor, pages: IndexPages, visible: Tensor) -> None:
+    """Arguments of whatever scores entries."""
     check_dtype("q", q, *ACTIVATIONS)
     check_kind("pages", pages, IndexPages)
     check_tensors("pages", pages, "values", "block_table", "sequence")
@@ -67,10 +130,6 @@ def index_scores(
     check_shape("head_weights", head_weights, q.shape[0], q.shape[1])
     check_dtype("visible", visible, torch.int32)
     check_shape("visible", visible, q.shape[0])
-    if entries is not None:
-        check_dtype("entries", entries, torch.int32)
-        check_shape("entries", entries, q.shape[0], None)
-    return cast(Tensor, kernel("indexer", "index_scores", q)(q, head_weights, pages, visible, entries))
 
 
 def candidate_blocks(scores: Tensor, visible: Tensor, block_size: int, top_blocks: int) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from di_kernels.ops.formats import EntryFormat
 from di_kernels.ops.indexer import IndexPages
@@ -27,6 +28,32 @@ def index_scores(
     for head in range(q.shape[1]):
         scores = scores + (torch.relu(dots[:, head]) * head_weights[:, head, None]).to(torch.float32)
     return torch.where(present, scores.to(q.dtype).to(torch.float32), -torch.inf)
+
+
+def select_entries(
+    q: Tensor,
+    head_weights: Tensor,
+    pages: IndexPages,
+    visible: Tensor,
+    topk: int,
+    candidates: Tensor | None = None,
+    top_blocks: int | None = None,
+    block_size: int = 1,
+) -> tuple[Tensor, Tensor | None]:
+    """See :func:`di_kernels.ops.indexer.select_entries`."""
+    if candidates is None:
+        scores = index_scores(q, head_weights, pages, visible, None)
+        blocks = None if top_blocks is None else candidate_blocks(scores, visible, block_size, top_blocks)
+        return topk_indices(scores, topk, visible), blocks
+    entries = candidate_entries(candidates, visible, block_size)
+    present = entries >= 0
+    # Without gaps, so that scores stand where the entries do.
+    packed = torch.where(present, entries, torch.iinfo(torch.int32).max).sort(dim=1).values
+    entries = torch.where(packed == torch.iinfo(torch.int32).max, -1, packed)
+    scores = index_scores(q, head_weights, pages, visible, entries)
+    chosen = topk_indices(scores, topk, present.sum(dim=1, dtype=torch.int32))
+    with_none = functional.pad(entries, (0, 1), value=-1)
+    return with_none.gather(1, torch.where(chosen < 0, entries.shape[1], chosen).long()), None
 
 
 def _keys(pages: IndexPages, entries: Tensor, dtype: torch.dtype) -> Tensor:

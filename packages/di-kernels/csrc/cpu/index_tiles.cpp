@@ -1,0 +1,116 @@
+#include "cpu/index_tiles.hpp"
+
+#include "cpu/range.hpp"
+
+namespace di {
+namespace {
+
+// Words of a vector in a tile.
+int64_t words_of(bf16, int64_t dim) { return (dim + 7) / 8 * 4; }
+int64_t words_of(float, int64_t dim) { return dim; }
+
+void put_query(const float* q, int64_t dim, float* out) { std::copy_n(q, dim, out); }
+
+void put_query(const bf16* q, int64_t dim, uint32_t* out) {
+  const int64_t whole = dim / 8;
+  for (int64_t o = 0; o < whole; ++o) {
+    for (int64_t s = 0; s < 4; ++s) {
+      out[4 * o + s] = q[8 * o + s].bits | uint32_t{q[8 * o + s + 4].bits} << 16;
+    }
+  }
+  if (whole * 8 == dim) return;
+  bf16 rest[8] = {};
+  std::copy_n(q + whole * 8, dim - whole * 8, rest);
+  put_query(rest, 8, out + 4 * whole);
+}
+
+}  // namespace
+
+void check_index_row(const IndexPages& pages, int64_t row, int64_t visible) {
+  require_range("visible", row, visible, 0, pages.table_width * pages.values.inner + 1);
+  require_range("sequence", row, pages.sequence[row], 0, pages.sequences);
+}
+
+template <class T>
+void TileScorer<T>::take(const IndexShape& shape, const T* q, const T* weights, const IndexPages& pages,
+                         int64_t begin, int64_t end) {
+  pages_ = &pages;
+  heads_ = shape.heads;
+  dim_ = shape.dim;
+  words_ = words_of(T{}, dim_);
+  begin_ = begin;
+  const int64_t heads = (end - begin) * heads_;
+  queries_.resize(static_cast<size_t>(heads * words_));
+  weights_.resize(static_cast<size_t>(heads));
+  for (int64_t h = 0; h < heads; ++h) {
+    put_query(q + (begin * heads_ + h) * dim_, dim_, queries_.data() + h * words_);
+  }
+  widen(weights + begin * heads_, heads, weights_.data());
+  tile_.resize(static_cast<size_t>(words_ * kColumns));
+  key_.resize(static_cast<size_t>(words_ * 2));
+  nothing_.resize(static_cast<size_t>(value_bytes(pages.values.format, dim_)));
+}
+
+template <class T>
+void TileScorer<T>::load(int64_t row, int64_t first, const int32_t* entries, int64_t count) {
+  const uint8_t *values[kColumns], *scales[kColumns];
+  PageCursor page(*pages_, row);
+  for (int64_t c = 0; c < count; ++c) {
+    const int64_t entry = entries != nullptr ? entries[c] : first + c;
+    if (entry < 0) {
+      values[c] = scales[c] = nothing_.data();
+      continue;
+    }
+    if (page.moves(entry)) page.move(entry);
+    values[c] = page.values(entry);
+    scales[c] = page.scales(entry);
+  }
+  std::fill(values + count, values + kColumns, nothing_.data());
+  std::fill(scales + count, scales + kColumns, nothing_.data());
+  decode(values, scales);
+}
+
+template <class T>
+void TileScorer<T>::decode(const uint8_t* const* values, const uint8_t* const* scales) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    if (pages_->values.format == RecordFormat::mxfp4) {
+      indexer_simd::active().decode_mxfp4(values, scales, dim_, tile_.data());
+      return;
+    }
+  }
+  for (int64_t c = 0; c < kColumns; ++c) {
+    decode_record(pages_->values.format, values[c], scales[c], dim_, key_.data());
+    put_column(key_.data(), c);
+  }
+}
+
+template <class T>
+void TileScorer<T>::put_column(const float* key, int64_t column) {
+  if constexpr (std::is_same_v<T, float>) {
+    for (int64_t d = 0; d < dim_; ++d) tile_[d * kColumns + column] = key[d];
+  } else {
+    for (int64_t w = 0; w < words_; ++w) {
+      const int64_t low = w / 4 * 8 + w % 4, high = low + 4;
+      const uint32_t low_bits = low < dim_ ? to_bf16(key[low]).bits : 0u;
+      const uint32_t high_bits = high < dim_ ? to_bf16(key[high]).bits : 0u;
+      tile_[w * kColumns + column] = low_bits | high_bits << 16;
+    }
+  }
+}
+
+template <class T>
+void TileScorer<T>::score(int64_t row, float* out) const {
+  const int64_t head = (row - begin_) * heads_;
+  const Word* q = queries_.data() + head * words_;
+  const float* weights = weights_.data() + head;
+  if constexpr (std::is_same_v<T, bf16>) {
+    indexer_simd::active().scores_bf16(q, weights, heads_, words_, tile_.data(), out);
+  } else {
+    indexer_simd::active().scores_float(q, weights, heads_, words_, tile_.data(), out);
+  }
+}
+
+template class TileScorer<float>;
+template class TileScorer<bf16>;
+
+}  // namespace di

@@ -1,0 +1,73 @@
+// Scores of index keys, a tile of 64 columns at a time: keys are read in place from their pages, decoded once
+// for all rows of a sequence that score them, and stay in the first-level cache while the heads pass.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "cpu/indexer.hpp"
+#include "parallel.hpp"
+#include "simd/indexer.hpp"
+
+namespace di {
+
+using indexer_simd::kColumns;
+
+// The page that holds an entry of one row; looked up again only where entries cross to another page.
+class PageCursor {
+ public:
+  PageCursor(const IndexPages& pages, int64_t row)
+      : pages_(pages), table_(pages.block_table + pages.sequence[row] * pages.table_width) {}
+
+  // True when `entry` lies in another page than the last one did.
+  bool moves(int64_t entry) const { return entry < first_ || entry >= first_ + pages_.values.inner; }
+  void move(int64_t entry) {
+    const int64_t page = entry / pages_.values.inner;
+    first_ = page * pages_.values.inner;
+    block_ = table_[page];
+  }
+  int64_t block() const { return block_; }
+  const uint8_t* values(int64_t entry) const { return pages_.values.at(block_, entry - first_); }
+  const uint8_t* scales(int64_t entry) const { return pages_.scales.at(block_, entry - first_); }
+
+ private:
+  const IndexPages& pages_;
+  const int32_t* table_;
+  int64_t first_ = INT64_MIN / 2, block_ = 0;
+};
+
+// Throws std::out_of_range unless a row may see `visible` entries and its sequence is one.
+void check_index_row(const IndexPages& pages, int64_t row, int64_t visible);
+
+// Queries of some rows and a tile of keys, kept by one thread from call to call. Used under Arithmetic.
+template <class T>
+class TileScorer {
+ public:
+  using Arithmetic = std::conditional_t<std::is_same_v<T, bf16>, FlushedSubnormals, DefaultArithmetic>;
+
+  // The rows begin..end-1 are scored from now on, until the next call.
+  void take(const IndexShape& shape, const T* q, const T* weights, const IndexPages& pages, int64_t begin,
+            int64_t end);
+
+  // Decodes entries for `row` and rows of the same sequence: first..first+count-1 where `entries` is null,
+  // else those listed; a negative one leaves its column unused. count <= kColumns.
+  void load(int64_t row, int64_t first, const int32_t* entries, int64_t count);
+
+  // Scores of one of the rows over the tile [kColumns]; those of unused columns mean nothing.
+  void score(int64_t row, float* out) const;
+
+ private:
+  using Word = std::conditional_t<std::is_same_v<T, bf16>, uint32_t, float>;  // see simd/indexer.hpp
+  void decode(const uint8_t* const* values, const uint8_t* const* scales);
+  void put_column(const float* key, int64_t column);
+
+  const IndexPages* pages_ = nullptr;
+  int64_t heads_ = 0, dim_ = 0, words_ = 0, begin_ = 0;
+  std::vector<Word> queries_, tile_;
+  std::vector<float> weights_, key_;
+  std::vector<uint8_t> nothing_;  // a record of zeros
+};
+
+}  // namespace di

@@ -1,0 +1,229 @@
+#include "simd/indexer.hpp"
+
+#include "simd/native.hpp"
+
+namespace di::indexer_simd::DI_ISA {
+namespace {
+
+using namespace simd::DI_ISA;
+
+// Heads and vectors of columns whose sums stay in registers.
+#if defined(DI_AVX512)
+constexpr int kHeads = 4, kVectors = 4;
+#else
+constexpr int kHeads = 2, kVectors = 4;
+#endif
+
+constexpr float kE2m1[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+
+DI_INLINE float ue8m0(uint8_t b) {
+  const uint32_t u = b == 0 ? 0x00400000u : b == 255 ? 0x7fc00000u : uint32_t{b} << 23;
+  float scale;
+  std::memcpy(&scale, &u, sizeof scale);
+  return scale;
+}
+
+DI_INLINE uint32_t upper_half(float x) {
+  uint32_t u;
+  std::memcpy(&u, &x, sizeof u);
+  return u >> 16;
+}
+
+// One column; E2M1 times a power of two is exact in bfloat16.
+DI_INLINE void decode_column(const uint8_t* codes, const uint8_t* scales, int64_t dim, uint32_t* column) {
+  for (int64_t group = 0; group < dim / 32; ++group) {
+    const float scale = ue8m0(scales[group]);
+    uint32_t value[16];
+    for (int i = 0; i < 8; ++i) {
+      value[i] = upper_half(kE2m1[i] * scale);
+      value[i + 8] = upper_half(-kE2m1[i] * scale);
+    }
+    for (int octet = 0; octet < 4; ++octet) {
+      uint32_t word;
+      std::memcpy(&word, codes + 16 * group + 4 * octet, sizeof word);
+      for (int s = 0; s < 4; ++s) {
+        const uint32_t low = value[word >> 4 * s & 15u], high = value[word >> (4 * s + 16) & 15u];
+        column[(16 * group + 4 * octet + s) * kColumns] = low | high << 16;
+      }
+    }
+  }
+}
+
+#if defined(DI_AVX512)
+
+// Dword j of row i becomes dword i of row j.
+DI_INLINE void transpose(__m512i r[16]) {
+  __m512i t[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+    t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
+    r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
+    r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
+    r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
+    t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
+    t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
+    t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
+    r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
+    r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
+    r[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
+  }
+}
+
+// 16 columns, 128 elements each. A scale is added to the exponents of the values that are not zero. Returns
+// false, having done nothing, when that would leave the range of normal numbers.
+DI_INLINE bool decode_16(const uint8_t* const* codes, const uint8_t* const* scales, int64_t chunk,
+                         uint32_t* tile) {
+  uint32_t scale_words[16];
+  for (int i = 0; i < 16; ++i) std::memcpy(&scale_words[i], scales[i] + 4 * chunk, 4);
+  const __m512i scale = _mm512_loadu_si512(scale_words);
+  // Exponents of the values are 126 to 129.
+  if (_mm512_cmpgt_epu8_mask(_mm512_sub_epi8(scale, _mm512_set1_epi8(2)), _mm512_set1_epi8(-6)) != 0) {
+    return false;
+  }
+  const __m256i magnitudes = _mm256_setr_epi16(0, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,
+                                               static_cast<int16_t>(0x8000), static_cast<int16_t>(0xbf00),
+                                               static_cast<int16_t>(0xbf80), static_cast<int16_t>(0xbfc0),
+                                               static_cast<int16_t>(0xc000), static_cast<int16_t>(0xc040),
+                                               static_cast<int16_t>(0xc080), static_cast<int16_t>(0xc0c0));
+  // Twice: the fifth bit of an index belongs to the next code.
+  const __m512i values = _mm512_broadcast_i64x4(magnitudes);
+  __m512i words[16];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) words[i] = _mm512_loadu_si512(codes[i] + 64 * chunk);
+  transpose(words);
+#pragma GCC unroll 4
+  for (int group = 0; group < 4; ++group) {
+    const u32x16 low = ((((u32x16)scale >> (8 * group)) & 255u) - 127u) << 7 & 0xffffu;
+    const __m512i shift = (__m512i)(low | low << 16);
+#pragma GCC unroll 4
+    for (int octet = 4 * group; octet < 4 * group + 4; ++octet) {
+#pragma GCC unroll 4
+      for (int s = 0; s < 4; ++s) {
+        __m512i v = _mm512_permutexvar_epi16((__m512i)((u32x16)words[octet] >> (4 * s)), values);
+        const __mmask32 nonzero = _mm512_test_epi16_mask(v, _mm512_set1_epi16(0x7fff));
+        v = _mm512_mask_add_epi16(v, nonzero, v, shift);
+        _mm512_storeu_si512(tile + (64 * chunk + 4 * octet + s) * kColumns, v);
+      }
+    }
+  }
+  return true;
+}
+
+#endif
+
+void decode_mxfp4(const uint8_t* const* codes, const uint8_t* const* scales, int64_t dim, uint32_t* tile) {
+  for (int64_t c = 0; c < kColumns; c += 16) {
+    bool done = false;
+#if defined(DI_AVX512)
+    done = dim % 128 == 0;
+    for (int64_t chunk = 0; done && chunk < dim / 128; ++chunk) {
+      done = decode_16(codes + c, scales + c, chunk, tile + c);
+    }
+#endif
+    for (int64_t i = c; !done && i < c + 16; ++i) decode_column(codes[i], scales[i], dim, tile + i);
+  }
+}
+
+// Nearest bfloat16, as a float32. A NaN here stands in its upper half, as it came from a bfloat16 number or
+// is the default one, so it stays as it is.
+DI_INLINE vf rounded(vf x) {
+  const vu u = bits(x);
+  return floats((u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u);
+}
+
+// A NaN stays one.
+DI_INLINE vf rectified(vf x) {
+#if defined(DI_AVX512)
+  return (vf)_mm512_max_ps(_mm512_setzero_ps(), (__m512)x);
+#else
+  return select(x < 0.0f, vf{}, x);
+#endif
+}
+
+template <int heads>
+DI_INLINE void add_bf16(const uint32_t* q, const float* weights, int64_t pairs, const uint32_t* tile,
+                        vf* sum) {
+  vf acc[heads][kVectors] = {};
+  for (int64_t p = 0; p < pairs; ++p) {
+    vu key[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) key[v] = load<vu>(tile + p * kColumns + kWidth * v);
+#pragma GCC unroll 4
+    for (int h = 0; h < heads; ++h) {
+      const vu query = repeat(q[h * pairs + p]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) acc[h][v] = dot_bf16(acc[h][v], key[v], query);
+    }
+  }
+#pragma GCC unroll 4
+  for (int h = 0; h < heads; ++h) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sum[v] += rounded(rectified(rounded(acc[h][v])) * weights[h]);
+  }
+}
+
+template <int heads>
+DI_INLINE void add_float(const float* q, const float* weights, int64_t dim, const float* tile, vf* sum) {
+  vf acc[heads][kVectors] = {};
+  for (int64_t d = 0; d < dim; ++d) {
+    vf key[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) key[v] = load<vf>(tile + d * kColumns + kWidth * v);
+#pragma GCC unroll 4
+    for (int h = 0; h < heads; ++h) {
+      const vf query = repeat(q[h * dim + d]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) acc[h][v] = fma(key[v], query, acc[h][v]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int h = 0; h < heads; ++h) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sum[v] += rectified(acc[h][v]) * weights[h];
+  }
+}
+
+void scores_bf16(const uint32_t* q, const float* weights, int64_t heads, int64_t pairs, const uint32_t* tile,
+                 float* out) {
+  for (int64_t c = 0; c < kColumns; c += kWidth * kVectors) {
+    vf sum[kVectors] = {};
+    int64_t h = 0;
+    for (; h + kHeads <= heads; h += kHeads) {
+      add_bf16<kHeads>(q + h * pairs, weights + h, pairs, tile + c, sum);
+    }
+    for (; h < heads; ++h) add_bf16<1>(q + h * pairs, weights + h, pairs, tile + c, sum);
+    for (int v = 0; v < kVectors; ++v) store(out + c + kWidth * v, rounded(sum[v]));
+  }
+}
+
+void scores_float(const float* q, const float* weights, int64_t heads, int64_t dim, const float* tile,
+                  float* out) {
+  for (int64_t c = 0; c < kColumns; c += kWidth * kVectors) {
+    vf sum[kVectors] = {};
+    int64_t h = 0;
+    for (; h + kHeads <= heads; h += kHeads) {
+      add_float<kHeads>(q + h * dim, weights + h, dim, tile + c, sum);
+    }
+    for (; h < heads; ++h) add_float<1>(q + h * dim, weights + h, dim, tile + c, sum);
+    for (int v = 0; v < kVectors; ++v) store(out + c + kWidth * v, sum[v]);
+  }
+}
+
+}  // namespace
+
+const Table table = {.decode_mxfp4 = decode_mxfp4, .scores_bf16 = scores_bf16, .scores_float = scores_float};
+
+}  // namespace di::indexer_simd::DI_ISA
