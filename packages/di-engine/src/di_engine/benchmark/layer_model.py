@@ -1,0 +1,136 @@
+"""Layers of the release at full size, with random weights and filled caches."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from di_cache import CacheLayout, CachePool
+from di_kernels.ops.formats import encode, encode_records
+from di_model.assemble import assemble
+from di_model.batch import Batch, build_batch
+from di_model.cache_spec import cache_spec
+from di_model.config import ModelConfig
+from di_model.engram_tables import EngramData, engram_tables
+from di_model.model import Model
+from di_model.numerics import Numerics
+from di_model.tensors import expected_tensors
+from di_model.weights import ModelWeights
+from torch import Tensor
+
+from di_engine.benchmark.model_work import StepShape
+from di_engine.benchmark.random_weights import RandomBytes
+
+EXPERT_OF_A_LAYER = re.compile(r"layers\.\d+\.ffn\.experts\.")
+CELLS_AT_ONCE = 4096
+
+
+def random_layers(config: ModelConfig, max_positions: int, seed: int = 0) -> Model:
+    """A model with random weights in their stored formats. All layers share one bank of experts: what differs between
+    the layers of a real model is where their experts are, and a step of a single layer does not see that."""
+    random = RandomBytes(seed)
+    specs = expected_tensors(config).values()
+    text = [spec for spec in specs if not spec.name.startswith("vision.")]
+    own = [spec for spec in text if _first_bank(spec.name) == spec.name]
+    tensors = random.tensors(own)
+    tensors |= {spec.name: tensors[_first_bank(spec.name)] for spec in text}
+    weights = _share_experts(assemble(config, tensors, draft=False))
+    return Model(config, weights, _engram(config), Numerics.RELEASE, max_positions)
+
+
+def _first_bank(name: str) -> str:
+    return EXPERT_OF_A_LAYER.sub("layers.0.ffn.experts.", name)
+
+
+def _share_experts(weights: ModelWeights) -> ModelWeights:
+    bank = weights.layers[0].moe.experts
+    layers = (replace(layer, moe=replace(layer.moe, experts=bank)) for layer in weights.layers)
+    return replace(weights, layers=tuple(layers))
+
+
+def _engram(config: ModelConfig) -> EngramData:
+    """Hash constants for a vocabulary that is folded to its size without a tokenizer."""
+    text = config.text
+    size = text.engram_compressed_vocab_size or text.vocab_size
+    vocabulary = torch.arange(text.vocab_size, dtype=torch.int32) % size
+    return EngramData(vocabulary, text.engram_pad_token_id, engram_tables(text, size))
+
+
+def layers_of(model: Model, indices: Sequence[int]) -> Model:
+    """The same model with some of its layers."""
+    part = copy.copy(model)
+    part.layers = tuple(model.layers[index] for index in indices)
+    return part
+
+
+def filled_cache(config: ModelConfig, shape: StepShape, seed: int = 1) -> CachePool:
+    """Pools for the sequences of a step, with encoded random values wherever its rows may read."""
+    layout = CacheLayout.from_spec(cache_spec(config, Numerics.RELEASE, draft=False))
+    cache = CachePool(layout, 1 + shape.sequences * _blocks(layout, shape), 1 + shape.sequences)
+    random, spec = RandomBytes(seed), layout.spec
+    for regions in layout.layers:
+        layer = regions.layer
+        window = encode_records(random.values(CELLS_AT_ONCE, spec.head_dim), spec.window_format)
+        _fill(cache.window_ring(layer), window)
+        if regions.compress is not None:
+            ring = cache.compress_ring(layer)
+            ring.copy_(random.values(*ring.shape, dtype=torch.float32))
+        if regions.entries is not None:
+            entries = encode_records(random.values(CELLS_AT_ONCE, spec.head_dim), spec.main_format)
+            _fill(cache.entries(layer), entries)
+        if regions.index is not None:
+            values, scales = encode(random.values(CELLS_AT_ONCE, spec.index_head_dim), spec.index_format)
+            _fill(cache.index_values(layer), values)
+            _fill(cache.index_scales(layer), scales)
+    return cache
+
+
+def _fill(view: Tensor | None, records: Tensor) -> None:
+    """Repeat records over units ``[units, records, bytes]``."""
+    assert view is not None  # release numerics have scales
+    for unit in range(len(view)):
+        start = unit * view.shape[1] % (len(records) - view.shape[1])
+        view[unit] = records[start : start + view.shape[1]]
+
+
+def _blocks(layout: CacheLayout, shape: StepShape) -> int:
+    return layout.blocks_for(shape.start + shape.rows)
+
+
+def step_arrays(
+    config: ModelConfig, layout: CacheLayout, shape: StepShape, seed: int = 2
+) -> dict[str, Tensor]:
+    """The arrays of a step, int32, as ``build_batch`` takes them: random tokens, blocks one after another."""
+    generator = torch.Generator().manual_seed(seed)
+    count, blocks = shape.sequences, _blocks(layout, shape)
+    lookback = max(1, config.text.engram_max_ngram_size - 1)
+
+    def tokens(*size: int) -> Tensor:
+        return torch.randint(0, config.text.vocab_size, size, generator=generator, dtype=torch.int32)
+
+    context = tokens(count, lookback) if shape.start >= lookback else torch.full((count, lookback), -1)
+    return {
+        "tokens": tokens(shape.num_rows),
+        "q_start": torch.full((count,), shape.start, dtype=torch.int32),
+        "q_len": torch.full((count,), shape.rows, dtype=torch.int32),
+        "slots": torch.arange(1, count + 1, dtype=torch.int32),
+        "block_table": torch.arange(1, count * blocks + 1, dtype=torch.int32).view(count, blocks),
+        "context": context.to(torch.int32),
+    }
+
+
+def step_batch(config: ModelConfig, layout: CacheLayout, shape: StepShape) -> Batch:
+    """The same step as a batch."""
+    arrays = step_arrays(config, layout, shape)
+    return build_batch(
+        layout,
+        tokens=arrays["tokens"],
+        q_start=arrays["q_start"],
+        q_len=arrays["q_len"],
+        slots=arrays["slots"],
+        block_table=arrays["block_table"],
+        context=arrays["context"],
+    )
