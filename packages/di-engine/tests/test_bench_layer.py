@@ -6,11 +6,12 @@ import pytest
 import torch
 from di_cache import CachePool
 from di_engine.benchmark.layer import KINDS, LayerBench, Step, experts_hit, experts_in_memory
-from di_engine.benchmark.layer_model import filled_cache, layers_of, step_arrays, step_batch
+from di_engine.benchmark.layer_model import filled_cache, layers_of, step_arrays
 from di_engine.benchmark.measure import measure
 from di_engine.benchmark.model_work import ModelWork, StepShape, expected_experts
 from di_engine.benchmark.release import ONE_OF_EACH, released_config
 from di_engine.cli import run
+from di_model.batch import build_batch
 from di_model.config import ModelConfig
 from di_model.tensors import Part, expected_tensors
 from di_model.testing import tiny_config
@@ -80,7 +81,7 @@ def test_a_step_runs_through_each_kind(bench: LayerBench, shape: StepShape) -> N
         assert reached.work.read > 0
         assert reached.of_floor > 0
         hidden = layers_of(bench.model, kind.layers).forward(
-            step_batch(bench.config, cache.layout, shape), cache
+            build_batch(cache.layout, **step_arrays(bench.config, cache.layout, shape)), cache
         )
         assert bool(hidden.hidden.isfinite().all())
 
@@ -104,7 +105,9 @@ def test_hit_experts_are_those_of_the_router(bench: LayerBench) -> None:
     shape = SHAPES[1]
     cache = filled_cache(bench.config, shape)
     model = layers_of(bench.model, (2, 3))
-    hit = experts_hit(model, step_batch(bench.config, cache.layout, shape), cache)
+    hit = experts_hit(
+        model, build_batch(cache.layout, **step_arrays(bench.config, cache.layout, shape)), cache
+    )
     assert sorted(hit) == [2, 3]
     text = bench.config.text
     for experts in hit.values():

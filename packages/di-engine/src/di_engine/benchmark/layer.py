@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from di_cache import CachePool
-from di_model.batch import Batch
+from di_model.batch import Batch, build_batch
 from di_model.config import ModelConfig
 from di_model.model import Model
+from di_model.native import NativeModel
 from di_model.weights import LayerWeights
 from torch import Tensor
 
-from di_engine.benchmark.layer_model import filled_cache, layers_of, random_layers, step_batch
+from di_engine.benchmark.layer_model import filled_cache, layers_of, random_layers, step_arrays
 from di_engine.benchmark.measure import Case, Reached, as_bytes, measure, using_threads
 from di_engine.benchmark.model_work import ModelWork, StepShape
 from di_engine.benchmark.release import layers_config
@@ -78,8 +80,8 @@ class LayerBench:
     def case(self, kind: Kind, step: Step, cache: CachePool) -> Case:
         """A step through the layers of a kind. The experts that it hits are found by running it once."""
         model = layers_of(self.model, kind.layers)
-        batch = step_batch(self.config, cache.layout, step.shape)
-        hit = experts_hit(model, batch, cache)
+        arrays = step_arrays(self.config, cache.layout, step.shape)
+        hit = experts_hit(model, build_batch(cache.layout, **arrays), cache)
         work = Work(0)
         buffers: list[Tensor] = []
         for index in kind.layers:
@@ -91,7 +93,7 @@ class LayerBench:
             size=step.name,
             rows=step.shape.num_rows,
             work=work,
-            members=(lambda: model.forward(batch, cache),),
+            members=(partial(NativeModel(model, cache).forward, **arrays),),
             buffers=(as_bytes(*buffers),),
         )
 

@@ -6,12 +6,12 @@ import copy
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypedDict
 
 import torch
 from di_cache import CacheLayout, CachePool
 from di_kernels.ops.formats import encode, encode_records
 from di_model.assemble import assemble
-from di_model.batch import Batch, build_batch
 from di_model.cache_spec import cache_spec
 from di_model.config import ModelConfig
 from di_model.engram_tables import EngramData, engram_tables
@@ -100,10 +100,19 @@ def _blocks(layout: CacheLayout, shape: StepShape) -> int:
     return layout.blocks_for(shape.start + shape.rows)
 
 
-def step_arrays(
-    config: ModelConfig, layout: CacheLayout, shape: StepShape, seed: int = 2
-) -> dict[str, Tensor]:
-    """The arrays of a step, int32, as ``build_batch`` takes them: random tokens, blocks one after another."""
+class StepArrays(TypedDict):
+    """What ``build_batch`` and ``NativeModel.forward`` take of a step, int32."""
+
+    tokens: Tensor
+    q_start: Tensor
+    q_len: Tensor
+    slots: Tensor
+    block_table: Tensor
+    context: Tensor
+
+
+def step_arrays(config: ModelConfig, layout: CacheLayout, shape: StepShape, seed: int = 2) -> StepArrays:
+    """The arrays of a step: random tokens, blocks one after another."""
     generator = torch.Generator().manual_seed(seed)
     count, blocks = shape.sequences, _blocks(layout, shape)
     lookback = max(1, config.text.engram_max_ngram_size - 1)
@@ -120,17 +129,3 @@ def step_arrays(
         "block_table": torch.arange(1, count * blocks + 1, dtype=torch.int32).view(count, blocks),
         "context": context.to(torch.int32),
     }
-
-
-def step_batch(config: ModelConfig, layout: CacheLayout, shape: StepShape) -> Batch:
-    """The same step as a batch."""
-    arrays = step_arrays(config, layout, shape)
-    return build_batch(
-        layout,
-        tokens=arrays["tokens"],
-        q_start=arrays["q_start"],
-        q_len=arrays["q_len"],
-        slots=arrays["slots"],
-        block_table=arrays["block_table"],
-        context=arrays["context"],
-    )
