@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
+from di_kernels import instruction_sets
+from di_kernels.ops.formats import EntryFormat, round_trip
 from di_kernels.ops.hyper import (
     HyperConstants,
+    HyperEntryWeights,
     HyperMixes,
     hyper_coefficients,
+    hyper_enter,
     hyper_mixes,
     hyper_post,
+    hyper_post_combined,
     hyper_pre,
     stream_mean,
 )
+from di_kernels.ops.moe import combine
+from di_kernels.ops.norm import rms_norm
 from di_kernels.reference import hyper as reference
 from di_kernels.testing import (
     Hostile,
@@ -20,6 +29,7 @@ from di_kernels.testing import (
     assert_same_values,
     device_backends,
     hostile,
+    instructions,
     misaligned,
     threads,
     with_gaps,
@@ -177,6 +187,70 @@ def test_a_nan_row_touches_no_other() -> None:
         assert_same_bits(got[1::2], expected)
 
 
+def entry(m: int, dim: int) -> HyperEntryWeights:
+    return HyperEntryWeights(*parameters(m, dim), hostile(Hostile.NORMAL, dim, dtype=torch.bfloat16, seed=3))
+
+
+@pytest.mark.parametrize("device", device_backends("hyper"))
+@pytest.mark.parametrize("rows", [0, 1, 5, 17])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(("m", "dim"), [(4, 32), (4, 192), (2, 32), (1, 64), (4, 33)])
+def test_entering_is_mixing_collapsing_and_normalising(
+    m: int, dim: int, dtype: torch.dtype, rows: int, device: str
+) -> None:
+    stream = hostile(Hostile.OUTLIERS, rows, m, dim, dtype=dtype).to(device)
+    weights, pre = entry(m, dim), torch.rand(rows, m).to(device)
+    weights = HyperEntryWeights(*(getattr(weights, f.name).to(device) for f in dataclasses.fields(weights)))
+    expected = hyper_mixes(stream, weights.fn, weights.base, weights.scale, CONSTANTS)
+    x = rms_norm(hyper_pre(stream, pre), weights.norm, CONSTANTS.eps)
+    for count in (1, 2, 3):
+        with threads(count):
+            mixes, got, quantized = hyper_enter(stream, pre, weights, CONSTANTS, quantize=dim % 32 == 0)
+        for part, wanted in zip(mixes, expected, strict=True):
+            assert_same_bits(part, wanted)
+        assert_same_bits(got, x)
+        if quantized is not None:
+            assert_same_bits(quantized, round_trip(x, EntryFormat.FP8))
+    assert hyper_enter(stream, pre, weights, CONSTANTS)[2] is None
+
+
+@pytest.mark.parametrize("device", device_backends("hyper"))
+@pytest.mark.parametrize("kind", list(Hostile))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("slots", [0, 1, 6])
+def test_the_post_mix_of_a_combination(slots: int, dtype: torch.dtype, kind: Hostile, device: str) -> None:
+    stream, shared = hostile(kind, 5, 4, 33, dtype=dtype), hostile(kind, 5, 33, dtype=dtype, seed=1)
+    routed = hostile(kind, 5, slots, 33, dtype=dtype, seed=2)
+    mixes = HyperMixes(*(torch.rand(5, *shape) for shape in ((4,), (4,), (4, 4))))
+    expected = reference.hyper_post_combined(stream, shared, routed, mixes)
+    moved = HyperMixes(*(part.to(device) for part in mixes))
+    for layout in (routed, with_gaps(routed)):
+        arguments = [tensor.to(device) for tensor in (stream, shared, layout)]
+        assert_same_values(hyper_post_combined(*arguments, moved).cpu(), expected)
+        y = combine(*arguments[1:])
+        assert_same_values(hyper_post(arguments[0], y, moved).cpu(), expected)
+
+
+@pytest.mark.parametrize("kind", [Hostile.NORMAL, Hostile.SUBNORMALS, Hostile.HUGE, Hostile.NAN])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(("m", "dim"), [(4, 96), (4, 17), (3, 65), (5, 16)])
+def test_same_bits_on_every_instruction_set(m: int, dim: int, dtype: torch.dtype, kind: Hostile) -> None:
+    stream, y = hostile(kind, 3, m, dim, dtype=dtype), hostile(kind, 3, dim, dtype=dtype, seed=1)
+    weights, pre = entry(m, dim), torch.rand(3, m)
+
+    def run() -> tuple[Tensor, ...]:
+        mixes, x, quantized = hyper_enter(stream, pre, weights, CONSTANTS, quantize=dim % 32 == 0)
+        new = hyper_post(stream, y, mixes)
+        combined = hyper_post_combined(stream, y, stream, mixes)
+        return (*mixes, x, x if quantized is None else quantized, new, combined, stream_mean(stream))
+
+    expected = run()
+    for name in instruction_sets():
+        with instructions(name):
+            for got, wanted in zip(run(), expected, strict=True):
+                assert_same_values(got, wanted)
+
+
 def test_bad_arguments_are_refused() -> None:
     fn, base, scale = parameters(4, 8)
     stream = torch.zeros(1, 4, 8)
@@ -187,6 +261,15 @@ def test_bad_arguments_are_refused() -> None:
         hyper_mixes(stream, fn, base.double(), scale, CONSTANTS)
     with pytest.raises(ValueError, match="sinkhorn_iters must be at least 1"):
         hyper_mixes(stream, fn, base, scale, HyperConstants(1e-20, 1e-6, 0))
+    weights = entry(4, 8)
+    with pytest.raises(ValueError, match="the last dimension of stream is 8"):
+        hyper_enter(stream, mixes.pre, weights, CONSTANTS, quantize=True)
+    with pytest.raises(ValueError, match="sinkhorn_iters must be at least 1"):
+        hyper_enter(stream, mixes.pre, weights, HyperConstants(1e-20, 1e-6, 0))
+    with pytest.raises(ValueError, match=r"weights.norm has shape \[7\]"):
+        hyper_enter(stream, mixes.pre, dataclasses.replace(weights, norm=weights.norm[1:]), CONSTANTS)
+    with pytest.raises(ValueError, match="routed has shape"):
+        hyper_post_combined(stream, torch.zeros(1, 8), torch.zeros(2, 6, 8), mixes)
     with pytest.raises(ValueError, match="z has shape"):
         hyper_coefficients(torch.zeros(1, 23), base, scale, CONSTANTS, 4)
     with pytest.raises(ValueError, match="pre has shape"):

@@ -1,144 +1,165 @@
 #include "cpu/hyper.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
-#include "cpu/linear.hpp"
-#include "cpu/norm.hpp"
 #include "parallel.hpp"
+#include "simd/hyper.hpp"
+#include "simd/norm.hpp"
 
 namespace di {
 namespace {
 
-float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
+using hyper_simd::kProjectRows;
 
-// Softmax along each row of p [m, m], plus eps.
-void softmax_rows(float* p, int64_t m, float eps) {
-  for (int64_t i = 0; i < m; ++i) {
-    float* row = p + i * m;
-    const float largest = *std::max_element(row, row + m);
-    float sum = 0.0f;
-    for (int64_t j = 0; j < m; ++j) sum += row[j] = std::exp(row[j] - largest);
-    for (int64_t j = 0; j < m; ++j) row[j] = row[j] / sum + eps;
-  }
-}
-
-// Divides the m lines of p, of m elements each, by their sums plus eps; line i starts at i * step, its
-// elements are `inner` apart.
-void normalise(float* p, int64_t m, int64_t step, int64_t inner, float eps) {
-  for (int64_t i = 0; i < m; ++i) {
-    float* line = p + i * step;
-    float sum = 0.0f;
-    for (int64_t j = 0; j < m; ++j) sum += line[j * inner];
-    for (int64_t j = 0; j < m; ++j) line[j * inner] /= sum + eps;
-  }
-}
-
-void sinkhorn(float* p, int64_t m, float eps, int iterations) {
-  softmax_rows(p, m, eps);
-  normalise(p, m, 1, m, eps);
-  for (int i = 1; i < iterations; ++i) {
-    normalise(p, m, m, 1, eps);
-    normalise(p, m, 1, m, eps);
-  }
-}
-
-// sum (+)= factor * x
-template <class T>
-void add_scaled(const T* x, float factor, bool first, float* sum, int64_t n) {
-  if (first) {
-    for (int64_t i = 0; i < n; ++i) sum[i] = factor * to_float(x[i]);
+// What is computed of one trunk: `z` and `rstd` are filled, then, by the thread that found rstd, `beside(r)`
+// is called for every row r, while other threads may still be at z.
+template <class T, class Beside>
+void project_stream(const T* stream, int64_t rows, const Weight& fn, float eps, float* z, float* rstd,
+                    const Beside& beside) {
+  const auto& loops = hyper_simd::active().of<T>();
+  const auto inverse_rms = norm_simd::active().of<T>().inverse_rms;
+  const auto project = [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
+    const int64_t blocks = (end - begin + kProjectRows - 1) / kProjectRows;
+    for (int64_t b = 0; b < blocks; ++b) {
+      const int64_t r = begin + (end - begin) * b / blocks;
+      const int64_t count = begin + (end - begin) * (b + 1) / blocks - r;
+      loops.project(stream + r * fn.k, count, fn.k, fn.data + first * fn.row_bytes, fn.row_bytes,
+                    last - first, z + r * fn.n + first, fn.n);
+    }
+    if (first > 0) return;
+    for (int64_t r = begin; r < end; ++r) {
+      rstd[r] = inverse_rms(stream + r * fn.k, fn.k, eps);
+      beside(r);
+    }
+  };
+  // Few rows: threads share the rows of fn, which is what costs; many: every thread has rows of its own.
+  if (rows <= kProjectRows * num_threads()) {
+    parallel_for(fn.n, 2 * fn.k * rows, [&](int64_t first, int64_t last) { project(0, rows, first, last); });
   } else {
-    for (int64_t i = 0; i < n; ++i) sum[i] += factor * to_float(x[i]);
+    parallel_for(rows, 2 * fn.k * fn.n, [&](int64_t begin, int64_t end) { project(begin, end, 0, fn.n); });
   }
+}
+
+template <class T>
+void collapse_row(const T* stream, const float* pre, const HyperNorm& norm, int64_t m, int64_t dim, T* x,
+                  T* quantized) {
+  hyper_simd::active().of<T>().pre(stream, pre, m, dim, x);
+  norm_simd::active().of<T>().rms_norm(x, norm.weight, dim, norm.eps, x, quantized);
+}
+
+void scale_row(float* z, int64_t n, float factor) {
+  for (int64_t i = 0; i < n; ++i) z[i] *= factor;
+}
+
+// Coefficients of z, each row multiplied by its rstd before (null: it is already).
+void mixes_of(float* scaled, const float* z, const float* rstd, int64_t rows, int64_t m,
+              const HyperParameters& parameters, HyperMixes out) {
+  const auto loop = hyper_simd::active().coefficients;
+  const hyper_simd::Coefficients constants{parameters.base, parameters.scale, parameters.hc_eps,
+                                           parameters.sinkhorn_iters};
+  const int64_t n = m * (m + 2);
+  parallel_for(rows, 8 * m * m * parameters.sinkhorn_iters, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      if (rstd != nullptr) scale_row(scaled + r * n, n, rstd[r]);
+      loop(z + r * n, m, constants, out.pre + r * m, out.post + r * m, out.comb + r * m * m);
+    }
+  });
 }
 
 }  // namespace
 
 template <class T>
 void hyper_project(const T* stream, int64_t rows, const Weight& fn, float eps, float* z) {
-  linear<T, float>(stream, rows, fn, false, z);
-  parallel_for(rows, 4 * fn.k, [&](int64_t begin, int64_t end) {
-    std::vector<float> trunk(static_cast<size_t>(fn.k));
-    for (int64_t r = begin; r < end; ++r) {
-      widen(stream + r * fn.k, fn.k, trunk.data());
-      const float rstd = inverse_rms(trunk.data(), fn.k, eps);
-      for (int64_t i = 0; i < fn.n; ++i) z[r * fn.n + i] *= rstd;
-    }
-  });
+  std::vector<float> rstd(static_cast<size_t>(rows));
+  project_stream(stream, rows, fn, eps, z, rstd.data(), [](int64_t) {});
+  for (int64_t r = 0; r < rows; ++r) scale_row(z + r * fn.n, fn.n, rstd[r]);
 }
 
 void hyper_coefficients(const float* z, int64_t rows, int64_t m, const HyperParameters& parameters,
                         HyperMixes out) {
-  const auto affine = [&](int64_t row, int64_t column, int part) {
-    const float value = z[row * m * (m + 2) + column] * load_unaligned<float>(parameters.scale, part);
-    return value + load_unaligned<float>(parameters.base, column);
-  };
-  parallel_for(rows, 64 * m * m, [&](int64_t begin, int64_t end) {
+  mixes_of(nullptr, z, nullptr, rows, m, parameters, out);
+}
+
+template <class T>
+void hyper_pre(const T* stream, const float* pre, T* y, int64_t rows, int64_t m, int64_t dim) {
+  const auto loop = hyper_simd::active().of<T>().pre;
+  parallel_for(rows, m * dim, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) loop(stream + r * m * dim, pre + r * m, m, dim, y + r * dim);
+  });
+}
+
+template <class T>
+void hyper_collapse(const T* stream, const float* pre, const HyperNorm& norm, int64_t rows, int64_t m,
+                    int64_t dim, T* x, T* quantized) {
+  parallel_for(rows, (m + 2) * dim, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      for (int64_t s = 0; s < m; ++s) {
-        out.pre[r * m + s] = sigmoid(affine(r, s, 0)) + parameters.hc_eps;
-        out.post[r * m + s] = sigmoid(affine(r, m + s, 1)) * 2.0f;
-      }
-      float* comb = out.comb + r * m * m;
-      for (int64_t i = 0; i < m * m; ++i) comb[i] = affine(r, 2 * m + i, 2);
-      sinkhorn(comb, m, parameters.hc_eps, parameters.sinkhorn_iters);
+      T* second = quantized == nullptr ? nullptr : quantized + r * dim;
+      collapse_row(stream + r * m * dim, pre + r * m, norm, m, dim, x + r * dim, second);
     }
   });
 }
 
 template <class T>
-void hyper_pre(const T* stream, const float* pre, T* y, int64_t rows, int64_t m, int64_t dim) {
-  parallel_for(rows, m * dim, [&](int64_t begin, int64_t end) {
-    std::vector<float> sum(static_cast<size_t>(dim));
-    for (int64_t r = begin; r < end; ++r) {
-      for (int64_t s = 0; s < m; ++s) {
-        add_scaled(stream + (r * m + s) * dim, pre[r * m + s], s == 0, sum.data(), dim);
-      }
-      narrow(sum.data(), dim, y + r * dim);
-    }
+void hyper_enter(const T* stream, int64_t rows, int64_t m, int64_t dim, const Weight& fn, float eps,
+                 const HyperParameters& parameters, const float* pre, const HyperNorm& norm, float* scratch,
+                 HyperMixes out, T* x, T* quantized) {
+  float *z = scratch, *rstd = scratch + rows * m * (m + 2);
+  project_stream(stream, rows, fn, eps, z, rstd, [&](int64_t r) {
+    T* second = quantized == nullptr ? nullptr : quantized + r * dim;
+    collapse_row(stream + r * m * dim, pre + r * m, norm, m, dim, x + r * dim, second);
   });
+  mixes_of(z, z, rstd, rows, m, parameters, out);
 }
 
 template <class T>
 void hyper_post(const T* stream, const T* y, const float* post, const float* comb, T* out, int64_t rows,
                 int64_t m, int64_t dim) {
+  const auto loop = hyper_simd::active().of<T>().post;
   parallel_for(rows, m * m * dim, [&](int64_t begin, int64_t end) {
-    std::vector<float> sum(static_cast<size_t>(dim));
     for (int64_t r = begin; r < end; ++r) {
-      for (int64_t j = 0; j < m; ++j) {
-        add_scaled(y + r * dim, post[r * m + j], true, sum.data(), dim);
-        for (int64_t i = 0; i < m; ++i) {
-          add_scaled(stream + (r * m + i) * dim, comb[(r * m + i) * m + j], false, sum.data(), dim);
-        }
-        narrow(sum.data(), dim, out + (r * m + j) * dim);
-      }
+      const int64_t trunk = r * m * dim;
+      loop(stream + trunk, y + r * dim, post + r * m, comb + r * m * m, m, dim, out + trunk);
+    }
+  });
+}
+
+template <class T>
+void hyper_post_combined(const T* stream, const T* shared, const T* routed, int64_t slots, const float* post,
+                         const float* comb, T* out, int64_t rows, int64_t m, int64_t dim) {
+  const auto loop = hyper_simd::active().of<T>().combine_post;
+  parallel_for(rows, (m * m + slots) * dim, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t trunk = r * m * dim;
+      loop(stream + trunk, shared + r * dim, routed + r * slots * dim, slots, post + r * m, comb + r * m * m,
+           m, dim, out + trunk);
     }
   });
 }
 
 template <class T>
 void stream_mean(const T* stream, T* y, int64_t rows, int64_t m, int64_t dim) {
-  const float factor = 1.0f / static_cast<float>(m);
+  const auto loop = hyper_simd::active().of<T>().mean;
   parallel_for(rows, m * dim, [&](int64_t begin, int64_t end) {
-    std::vector<float> sum(static_cast<size_t>(dim));
-    for (int64_t r = begin; r < end; ++r) {
-      for (int64_t s = 0; s < m; ++s) add_scaled(stream + (r * m + s) * dim, 1.0f, s == 0, sum.data(), dim);
-      for (int64_t i = 0; i < dim; ++i) y[r * dim + i] = from_float<T>(sum[i] * factor);
-    }
+    for (int64_t r = begin; r < end; ++r) loop(stream + r * m * dim, m, dim, y + r * dim);
   });
 }
 
-template void hyper_project<float>(const float*, int64_t, const Weight&, float, float*);
-template void hyper_project<bf16>(const bf16*, int64_t, const Weight&, float, float*);
-template void hyper_pre<float>(const float*, const float*, float*, int64_t, int64_t, int64_t);
-template void hyper_pre<bf16>(const bf16*, const float*, bf16*, int64_t, int64_t, int64_t);
-template void hyper_post<float>(const float*, const float*, const float*, const float*, float*, int64_t,
-                                int64_t, int64_t);
-template void hyper_post<bf16>(const bf16*, const bf16*, const float*, const float*, bf16*, int64_t, int64_t,
-                               int64_t);
-template void stream_mean<float>(const float*, float*, int64_t, int64_t, int64_t);
-template void stream_mean<bf16>(const bf16*, bf16*, int64_t, int64_t, int64_t);
+#define DI_INSTANTIATE(T)                                                                                  \
+  template void hyper_project<T>(const T*, int64_t, const Weight&, float, float*);                         \
+  template void hyper_pre<T>(const T*, const float*, T*, int64_t, int64_t, int64_t);                       \
+  template void hyper_collapse<T>(const T*, const float*, const HyperNorm&, int64_t, int64_t, int64_t, T*, \
+                                  T*);                                                                     \
+  template void hyper_enter<T>(const T*, int64_t, int64_t, int64_t, const Weight&, float,                  \
+                               const HyperParameters&, const float*, const HyperNorm&, float*, HyperMixes, \
+                               T*, T*);                                                                    \
+  template void hyper_post<T>(const T*, const T*, const float*, const float*, T*, int64_t, int64_t,        \
+                              int64_t);                                                                    \
+  template void hyper_post_combined<T>(const T*, const T*, const T*, int64_t, const float*, const float*,  \
+                                       T*, int64_t, int64_t, int64_t);                                     \
+  template void stream_mean<T>(const T*, T*, int64_t, int64_t, int64_t);
+DI_INSTANTIATE(float)
+DI_INSTANTIATE(bf16)
+#undef DI_INSTANTIATE
 
 }  // namespace di

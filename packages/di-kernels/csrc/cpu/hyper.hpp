@@ -21,8 +21,15 @@ struct HyperMixes {
   float *pre, *post, *comb;
 };
 
+// What a sub-layer's input is normalised with: weight [dim] float32 at any address.
+struct HyperNorm {
+  const uint8_t* weight;
+  float eps;
+};
+
 // z [rows, m(m+2)] = (fn . u) * rstd of the flattened trunk u (3.2); stream [rows, m, dim], fn [m(m+2),
-// m*dim].
+// m*dim] float32. Products are summed by fused multiply-add in 64 partial sums of interleaved columns, then a
+// tree; columns past a multiple of 64 follow in order. rstd has the order of reduce.hpp.
 template <class T>
 void hyper_project(const T* stream, int64_t rows, const Weight& fn, float eps, float* z);
 
@@ -34,10 +41,30 @@ void hyper_coefficients(const float* z, int64_t rows, int64_t m, const HyperPara
 template <class T>
 void hyper_pre(const T* stream, const float* pre, T* y, int64_t rows, int64_t m, int64_t dim);
 
-// New trunk [rows, m, dim]: round(post[j]*y + sum over i of comb[i,j]*stream[i]), in that order (3.5).
+// x [rows, dim] = rms_norm(hyper_pre(stream, pre)), in one pass; `quantized`, where not null, its MXFP8 round
+// trip (dim is a multiple of 32 then).
+template <class T>
+void hyper_collapse(const T* stream, const float* pre, const HyperNorm& norm, int64_t rows, int64_t m,
+                    int64_t dim, T* x, T* quantized);
+
+// What a sub-layer does with the trunk it finds, in one or two parallel loops: the coefficients of `stream`
+// (hyper_project, hyper_coefficients) and hyper_collapse with the `pre` of the sub-layer before, which must
+// not be out.pre. Scratch: m(m+2) + 1 floats for each row.
+template <class T>
+void hyper_enter(const T* stream, int64_t rows, int64_t m, int64_t dim, const Weight& fn, float eps,
+                 const HyperParameters& parameters, const float* pre, const HyperNorm& norm, float* scratch,
+                 HyperMixes out, T* x, T* quantized);
+
+// New trunk [rows, m, dim]: round(post[j]*y + sum over i of comb[i,j]*stream[i]), in that order (3.5). `out`
+// does not overlap `stream`.
 template <class T>
 void hyper_post(const T* stream, const T* y, const float* post, const float* comb, T* out, int64_t rows,
                 int64_t m, int64_t dim);
+
+// hyper_post with y = combine(shared, routed) of route.hpp: routed [rows, slots, dim] is read once.
+template <class T>
+void hyper_post_combined(const T* stream, const T* shared, const T* routed, int64_t slots, const float* post,
+                         const float* comb, T* out, int64_t rows, int64_t m, int64_t dim);
 
 // y [rows, dim]: round((sum over s of stream[s]) * (1/m)), streams in order (8.1).
 template <class T>

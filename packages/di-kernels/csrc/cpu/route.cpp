@@ -5,6 +5,7 @@
 
 #include "cpu/weight.hpp"
 #include "parallel.hpp"
+#include "simd/hyper.hpp"
 
 namespace di {
 namespace {
@@ -53,15 +54,10 @@ void route(const float* logits, const uint8_t* bias, int64_t bias_row_bytes, int
 
 template <class T>
 void combine(const T* shared, const T* routed, T* y, int64_t rows, int64_t slots, int64_t dim) {
+  const auto loop = hyper_simd::active().of<T>().combine;
   parallel_for(rows, slots * dim, [&](int64_t begin, int64_t end) {
-    std::vector<float> sum(static_cast<size_t>(dim));
     for (int64_t r = begin; r < end; ++r) {
-      widen(shared + r * dim, dim, sum.data());
-      for (int64_t s = 0; s < slots; ++s) {
-        const T* output = routed + (r * slots + s) * dim;
-        for (int64_t i = 0; i < dim; ++i) sum[i] += to_float(output[i]);
-      }
-      narrow(sum.data(), dim, y + r * dim);
+      loop(shared + r * dim, routed + r * slots * dim, slots, dim, y + r * dim);
     }
   });
 }

@@ -91,20 +91,42 @@ DI_INLINE f32x16 from_e2m1(u32x16 code) {
 // 16 codes in 8 bytes, the even element in the low half, and back.
 DI_INLINE void store_nibbles(uint8_t* p, u32x16 code) {
   typedef uint64_t u64x8 __attribute__((vector_size(64)));
+  const u64x8 pair = (u64x8)code | ((u64x8)code >> 28);
+#if defined(DI_AVX512)
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm512_maskz_cvtepi64_epi8(0xff, (__m512i)pair));
+#else
   typedef uint8_t u8x8 __attribute__((vector_size(8)));
-  const u64x8 pair = (u64x8)code;
-  store(p, __builtin_convertvector(pair | (pair >> 28), u8x8));
+  store(p, __builtin_convertvector(pair, u8x8));
+#endif
 }
 
 DI_INLINE u32x16 load_nibbles(const uint8_t* p) {
   typedef uint64_t u64x8 __attribute__((vector_size(64)));
+#if defined(DI_AVX512)
+  const u64x8 pair =
+      (u64x8)_mm512_maskz_cvtepu8_epi64(0xff, _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+#else
   typedef uint8_t u8x8 __attribute__((vector_size(8)));
   const u64x8 pair = __builtin_convertvector(load<u8x8>(p), u64x8);
-  return (u32x16)((pair & 15u) | (pair >> 4) << 32);
+#endif
+  return (u32x16)(pair | (pair << 28));  // from_e2m1 looks at the low four bits only
 }
 
-DI_INLINE u32x16 load_codes(const uint8_t* p) { return __builtin_convertvector(load<u8x16>(p), u32x16); }
-DI_INLINE void store_codes(uint8_t* p, u32x16 code) { store(p, __builtin_convertvector(code, u8x16)); }
+DI_INLINE u32x16 load_codes(const uint8_t* p) {
+#if defined(DI_AVX512)
+  return (u32x16)_mm512_maskz_cvtepu8_epi32(0xffff, (__m128i)load<u8x16>(p));
+#else
+  return __builtin_convertvector(load<u8x16>(p), u32x16);
+#endif
+}
+
+DI_INLINE void store_codes(uint8_t* p, u32x16 code) {
+#if defined(DI_AVX512)
+  store(p, (u8x16)_mm512_maskz_cvtepi32_epi8(0xffff, (__m512i)code));
+#else
+  store(p, __builtin_convertvector(code, u8x16));
+#endif
+}
 
 // Codes of one group; the result is its scale.
 DI_INLINE uint8_t encode_fp8(f32x16 a, f32x16 b, uint8_t* codes) {

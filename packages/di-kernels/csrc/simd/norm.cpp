@@ -25,11 +25,11 @@ void rms_norm(const T* x, const uint8_t* weight, int64_t n, float eps, T* y, T* 
   }
   for (int64_t i = 0; i < n; i += 32) {  // whole groups
     f32x16 a = rounded<T>(scaled(i, Whole{})), b = rounded<T>(scaled(i + 16, Whole{}));
-    store_row(y + i, a, Whole{});
-    store_row(y + i + 16, b, Whole{});
+    store_exact(y + i, a);
+    store_exact(y + i + 16, b);
     round_trip_fp8(a, b);
-    store_row(quantized + i, a, Whole{});
-    store_row(quantized + i + 16, b, Whole{});
+    store_exact(quantized + i, a);
+    store_exact(quantized + i + 16, b);
   }
 }
 

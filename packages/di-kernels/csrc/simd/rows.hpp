@@ -33,6 +33,10 @@ DI_INLINE f32x16 load_row(const T* p, Part part) {
 DI_INLINE void store_row(float* p, f32x16 v, Whole) { store(p, v); }
 DI_INLINE void store_row(bf16* p, f32x16 v, Whole) { store(p, to_bf16(v)); }
 
+// Of values that T holds.
+DI_INLINE void store_exact(float* p, f32x16 v) { store(p, v); }
+DI_INLINE void store_exact(bf16* p, f32x16 v) { store(p, narrow_bf16(v)); }
+
 template <class T>
 DI_INLINE void store_row(T* p, f32x16 v, Part part) {
   T lanes[16];
@@ -43,9 +47,11 @@ DI_INLINE void store_row(T* p, f32x16 v, Part part) {
 // The values after rounding to T.
 template <class T>
 DI_INLINE f32x16 rounded(f32x16 v) {
-  T lanes[16];
-  store_row(lanes, v, Whole{});
-  return load_row(lanes, Whole{});
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return v;
+  } else {
+    return round_bf16(v);
+  }
 }
 
 // Float32 values i .. i+15 of an array at any byte address.

@@ -94,16 +94,39 @@ DI_INLINE f32x16 min(f32x16 a, f32x16 b) {
 #endif
 }
 
-DI_INLINE f32x16 widen_bf16(u16x16 v) { return floats(__builtin_convertvector(v, u32x16) << 16); }
-
-// Nearest bfloat16, ties to even; a NaN stays one (numeric.hpp, to_bf16).
-DI_INLINE u16x16 to_bf16(f32x16 x) {
-  const u32x16 u = bits(x);
-  const u32x16 rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-  const u32x16 nan = (u >> 16) | 0x40u;
-  const u32x16 is_nan = (u32x16)((u & 0x7fffffffu) > 0x7f800000u);
-  return __builtin_convertvector((rounded & ~is_nan) | (nan & is_nan), u16x16);
+// Masks of ones in what follows: gcc 12 warns of the unmasked intrinsics.
+DI_INLINE f32x16 widen_bf16(u16x16 v) {
+#if defined(DI_AVX512)
+  return floats((u32x16)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)v) << 16);
+#else
+  return floats(__builtin_convertvector(v, u32x16) << 16);
+#endif
 }
+
+// Nearest bfloat16, ties to even, as float32; a NaN stays one (numeric.hpp, to_bf16).
+DI_INLINE f32x16 round_bf16(f32x16 x) {
+  const u32x16 u = bits(x);
+  const u32x16 rounded = u + 0x7fffu + ((u >> 16) & 1u);
+#if defined(DI_AVX512)
+  const __mmask16 nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
+  const u32x16 quiet = u32x16{} + 0x00400000u;
+  return floats((u32x16)_mm512_mask_or_epi32((__m512i)rounded, nan, (__m512i)u, (__m512i)quiet) &
+                0xffff0000u);
+#else
+  return floats(bits(select(x != x, floats(u | 0x00400000u), floats(rounded))) & 0xffff0000u);
+#endif
+}
+
+// Of values that bfloat16 holds.
+DI_INLINE u16x16 narrow_bf16(f32x16 x) {
+#if defined(DI_AVX512)
+  return (u16x16)_mm512_maskz_cvtepi32_epi16(0xffff, (__m512i)(bits(x) >> 16));
+#else
+  return __builtin_convertvector(bits(x) >> 16, u16x16);
+#endif
+}
+
+DI_INLINE u16x16 to_bf16(f32x16 x) { return narrow_bf16(round_bf16(x)); }
 
 DI_INLINE f32x16 sqrt(f32x16 x) {
 #if defined(DI_AVX512)

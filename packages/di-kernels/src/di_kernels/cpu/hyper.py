@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from di_kernels import _native
-from di_kernels.ops.hyper import HyperConstants, HyperMixes
+from di_kernels.ops.hyper import HyperConstants, HyperEntryWeights, HyperMixes
 
 
 def hyper_mixes(
@@ -49,6 +49,46 @@ def hyper_post(stream: Tensor, y: Tensor, mixes: HyperMixes) -> Tensor:
     out = torch.empty(stream.shape, dtype=stream.dtype)
     _native.hyper_post(
         stream.contiguous(), y.contiguous(), mixes.post.contiguous(), mixes.comb.contiguous(), out
+    )
+    return out
+
+
+def hyper_enter(
+    stream: Tensor, pre: Tensor, weights: HyperEntryWeights, constants: HyperConstants, quantize: bool
+) -> tuple[HyperMixes, Tensor, Tensor | None]:
+    """See :func:`di_kernels.ops.hyper.hyper_enter`."""
+    rows, m, dim = stream.shape
+    mixes = HyperMixes(torch.empty(rows, m), torch.empty(rows, m), torch.empty(rows, m, m))
+    x = torch.empty(rows, dim, dtype=stream.dtype)
+    quantized = torch.empty(rows, dim, dtype=stream.dtype) if quantize else None
+    _native.hyper_enter(
+        stream.contiguous(),
+        pre.contiguous(),
+        weights.fn,
+        weights.base,
+        weights.scale,
+        constants.eps,
+        constants.hc_eps,
+        constants.sinkhorn_iters,
+        weights.norm.to(torch.float32),
+        constants.eps,
+        mixes,
+        x,
+        quantized,
+    )
+    return mixes, x, quantized
+
+
+def hyper_post_combined(stream: Tensor, shared: Tensor, routed: Tensor, mixes: HyperMixes) -> Tensor:
+    """See :func:`di_kernels.ops.hyper.hyper_post_combined`."""
+    out = torch.empty(stream.shape, dtype=stream.dtype)
+    _native.hyper_post_combined(
+        stream.contiguous(),
+        shared.contiguous(),
+        routed.contiguous(),
+        mixes.post.contiguous(),
+        mixes.comb.contiguous(),
+        out,
     )
     return out
 

@@ -13,6 +13,7 @@ from di_kernels.ops.checks import (
     ACTIVATIONS,
     check_dtype,
     check_kind,
+    check_multiple,
     check_positive,
     check_shape,
     check_tensors,
@@ -39,6 +40,17 @@ class HyperMixes(NamedTuple):
     comb: Tensor
 
 
+@dataclass(frozen=True, eq=False)
+class HyperEntryWeights:
+    """Parameters of a sub-layer's entry: ``fn``, ``base`` and ``scale`` of :func:`hyper_mixes`, and ``norm [dim]``,
+    the weight of its input norm, bfloat16 or float32."""
+
+    fn: Tensor
+    base: Tensor
+    scale: Tensor
+    norm: Tensor
+
+
 def hyper_mixes(
     stream: Tensor, fn: Tensor, base: Tensor, scale: Tensor, constants: HyperConstants
 ) -> HyperMixes:
@@ -52,6 +64,11 @@ def hyper_mixes(
         constants: see :class:`HyperConstants`.
     """
     _check_stream(stream)
+    _check_mixing(stream, fn, base, scale, constants)
+    return cast(HyperMixes, kernel("hyper", "hyper_mixes", stream)(stream, fn, base, scale, constants))
+
+
+def _check_mixing(stream: Tensor, fn: Tensor, base: Tensor, scale: Tensor, constants: HyperConstants) -> None:
     m, dim = stream.shape[1], stream.shape[2]
     check_shape("fn", fn, m * (m + 2), m * dim)
     check_shape("base", base, m * (m + 2))
@@ -59,7 +76,6 @@ def hyper_mixes(
     for name, tensor in (("fn", fn), ("base", base), ("scale", scale)):
         check_dtype(name, tensor, torch.float32)
     check_kind("constants", constants, HyperConstants)
-    return cast(HyperMixes, kernel("hyper", "hyper_mixes", stream)(stream, fn, base, scale, constants))
 
 
 def hyper_coefficients(
@@ -92,6 +108,62 @@ def hyper_post(stream: Tensor, y: Tensor, mixes: HyperMixes) -> Tensor:
     check_kind("mixes", mixes, HyperMixes)
     check_tensors("mixes", mixes, "post", "comb")
     return cast(Tensor, kernel("hyper", "hyper_post", stream)(stream, y, mixes))
+
+
+def hyper_enter(
+    stream: Tensor,
+    pre: Tensor,
+    weights: HyperEntryWeights,
+    constants: HyperConstants,
+    *,
+    quantize: bool = False,
+) -> tuple[HyperMixes, Tensor, Tensor | None]:
+    """What a sub-layer does with the trunk it finds: its own mixes, and its input by the ``pre`` of the one before.
+
+    Args:
+        stream: ``[rows, m, dim]`` bfloat16 or float32.
+        pre: float32 ``[rows, m]``, of the previous sub-layer's mixes.
+        weights: see :class:`HyperEntryWeights`.
+        constants: ``eps`` is that of the input norm too.
+        quantize: also return the MXFP8 round trip of the input; ``dim`` is a multiple of 32 then.
+
+    Returns:
+        ``(hyper_mixes(stream), x, round_trip(x, FP8) or None)`` with ``x = rms_norm(hyper_pre(stream, pre))``
+        ``[rows, dim]``: the bits of these operations one after the other.
+    """
+    _check_stream(stream)
+    check_kind("weights", weights, HyperEntryWeights)
+    _check_mixing(stream, weights.fn, weights.base, weights.scale, constants)
+    check_dtype("pre", pre, torch.float32)
+    check_shape("pre", pre, stream.shape[0], stream.shape[1])
+    check_dtype("weights.norm", weights.norm, *ACTIVATIONS)
+    check_shape("weights.norm", weights.norm, stream.shape[2])
+    if quantize:
+        check_multiple("the last dimension of stream", stream.shape[2], 32)
+    return cast(
+        tuple[HyperMixes, Tensor, Tensor | None],
+        kernel("hyper", "hyper_enter", stream)(stream, pre, weights, constants, quantize),
+    )
+
+
+def hyper_post_combined(stream: Tensor, shared: Tensor, routed: Tensor, mixes: HyperMixes) -> Tensor:
+    """:func:`hyper_post` with ``y = combine(shared, routed)`` of the moe family, in one pass: like ``stream``.
+
+    Args:
+        stream: ``[rows, m, dim]`` bfloat16 or float32.
+        shared: ``[rows, dim]`` in its type.
+        routed: ``[rows, k, dim]`` in its type.
+        mixes: ``post`` and ``comb`` are used.
+    """
+    _check_stream(stream)
+    rows, _, dim = stream.shape
+    check_dtype("shared", shared, stream.dtype)
+    check_shape("shared", shared, rows, dim)
+    check_dtype("routed", routed, stream.dtype)
+    check_shape("routed", routed, rows, None, dim)
+    check_kind("mixes", mixes, HyperMixes)
+    check_tensors("mixes", mixes, "post", "comb")
+    return cast(Tensor, kernel("hyper", "hyper_post_combined", stream)(stream, shared, routed, mixes))
 
 
 def stream_mean(stream: Tensor) -> Tensor:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from di_kernels.ops.hyper import HyperConstants, HyperMixes
+from di_kernels.ops.formats import EntryFormat
+from di_kernels.ops.hyper import HyperConstants, HyperEntryWeights, HyperMixes
+from di_kernels.reference.formats import round_trip
+from di_kernels.reference.moe import combine
+from di_kernels.reference.norm import rms_norm
 
 
 def hyper_mixes(
@@ -54,6 +58,20 @@ def hyper_post(stream: Tensor, y: Tensor, mixes: HyperMixes) -> Tensor:
     for source in range(stream.shape[1]):
         total = total + mixes.comb[:, source, :, None] * value[:, source, None, :]
     return total.to(stream.dtype)
+
+
+def hyper_enter(
+    stream: Tensor, pre: Tensor, weights: HyperEntryWeights, constants: HyperConstants, quantize: bool
+) -> tuple[HyperMixes, Tensor, Tensor | None]:
+    """See :func:`di_kernels.ops.hyper.hyper_enter`."""
+    mixes = hyper_mixes(stream, weights.fn, weights.base, weights.scale, constants)
+    x = rms_norm(hyper_pre(stream, pre), weights.norm, constants.eps)
+    return mixes, x, round_trip(x, EntryFormat.FP8) if quantize else None
+
+
+def hyper_post_combined(stream: Tensor, shared: Tensor, routed: Tensor, mixes: HyperMixes) -> Tensor:
+    """See :func:`di_kernels.ops.hyper.hyper_post_combined`."""
+    return hyper_post(stream, combine(shared, routed), mixes)
 
 
 def stream_mean(stream: Tensor) -> Tensor:

@@ -1,0 +1,52 @@
+// Loops of the hyper family over one row (a block of rows: project); the sums of cpu/hyper.hpp.
+#pragma once
+
+#include "isa.hpp"
+#include "numeric.hpp"
+
+namespace di::hyper_simd {
+
+constexpr int64_t kProjectRows = 6;  // rows that meet a row of `fn` at once
+
+template <class T>
+struct Loops {
+  // z[r * z_stride + j] = x[r] . row j of fn, for rows 1..kProjectRows and j < count; rows of x have k
+  // values.
+  void (*project)(const T* x, int64_t rows, int64_t k, const uint8_t* fn, int64_t fn_row_bytes, int64_t count,
+                  float* z, int64_t z_stride);
+  void (*pre)(const T* stream, const float* pre, int64_t m, int64_t dim, T* y);
+  void (*post)(const T* stream, const T* y, const float* post, const float* comb, int64_t m, int64_t dim,
+               T* out);
+  // y[i] = round(shared + routed[0] + ..), routed [slots, dim].
+  void (*combine)(const T* shared, const T* routed, int64_t slots, int64_t dim, T* y);
+  // post() with the y of combine().
+  void (*combine_post)(const T* stream, const T* shared, const T* routed, int64_t slots, const float* post,
+                       const float* comb, int64_t m, int64_t dim, T* out);
+  void (*mean)(const T* stream, int64_t m, int64_t dim, T* y);
+};
+
+struct Coefficients {
+  const uint8_t *base, *scale;
+  float hc_eps;
+  int sinkhorn_iters;
+};
+
+struct Table {
+  Loops<float> f32;
+  Loops<bf16> b16;
+  // pre, post [m], comb [m, m] of z [m(m+2)].
+  void (*coefficients)(const float* z, int64_t m, const Coefficients& parameters, float* pre, float* post,
+                       float* comb);
+
+  template <class T>
+  const Loops<T>& of() const {
+    if constexpr (sizeof(T) == 4) {
+      return f32;
+    } else {
+      return b16;
+    }
+  }
+};
+DI_SIMD_FAMILY
+
+}  // namespace di::hyper_simd
