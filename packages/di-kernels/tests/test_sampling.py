@@ -423,6 +423,20 @@ def test_drawn_column_is_allowed_by_definition(
     assert weights[token] >= min_p * (1 - 1e-5) - 2.0**-31
 
 
+def test_a_draw_hardly_moves_with_the_logits() -> None:
+    """Another machine's last bits must not choose another token for the same seed."""
+    logits = 3.0 * torch.randn(1, 1000, generator=torch.Generator().manual_seed(4))
+    count = 300
+    given = parameters(count) | {
+        "temperature": torch.ones(count, dtype=torch.float64),
+        "top_k": torch.zeros(count, dtype=torch.int64),
+        "min_p": torch.zeros(count, dtype=torch.float64),
+        "top_p": torch.full((count,), 0.99, dtype=torch.float64),
+    }
+    drawn, moved = (ops.sample(x.expand(count, 1000), **given) for x in (logits, logits * (1 + 2**-22)))
+    assert int((drawn != moved).sum()) <= 1
+
+
 # ---- errors --------------------------------------------------------------------------------------
 
 

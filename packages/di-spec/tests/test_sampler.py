@@ -134,6 +134,25 @@ def test_rows_are_independent_bit_for_bit(rows: int, seed: int, count: int) -> N
             assert alone.logprobs[0] == together.logprobs[row]
 
 
+def test_rows_may_be_chosen_in_any_order() -> None:
+    """Which rows of a larger tensor are read changes nothing, whatever mix of requests reads them."""
+    variants: list[dict[str, object]] = [
+        {},
+        {"logprobs": 2},
+        {"logit_bias": {3: 4.0}, "logprobs": 1},
+        {"golden_token_ids": [4]},
+    ]
+    logits, rows = random_logits(7), np.array([5, 0, 6, 3])
+    for count in (1, 2, 4):
+        states = [state(seed=i, **variants[i]) for i in range(count)]
+        chosen = Sampler().sample(logits, states, np.arange(count, dtype=np.int32), rows[:count])
+        copied = Sampler().sample(logits[rows[:count]], states, list(range(count)))
+        assert chosen.token_ids.tolist() == copied.token_ids.tolist()
+        assert chosen.logprobs == copied.logprobs
+    with pytest.raises(ValueError, match="3 rows for 4 states"):
+        Sampler().sample(logits, states, range(4), rows[:3])
+
+
 # ---- stages ----------------------------------------------------------------------------------------
 
 

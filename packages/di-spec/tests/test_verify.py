@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 import torch
-from di_spec import SampledTokens, Sampler, SamplingParams, SamplingState, verify_coupled
+from di_spec import SampledTokens, Sampler, SamplingParams, SamplingState, sample_tokens, verify_coupled
 from di_spec.sampler import NOT_FINITE, NOTHING_TO_DRAW
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -157,6 +157,16 @@ def test_a_sequence_with_nothing_to_draw_fails_alone() -> None:
     failed, other = verify(lambda prefix: logits_behind(prefix, 5), states, [[], []], [[1, 2], [0, 1]])
     assert (failed.token_ids, failed.error, failed.finite) == ((), NOTHING_TO_DRAW, True)
     assert len(other.token_ids) == 1
+
+
+def test_a_step_without_drafts_is_a_verify_step_of_one_row_each() -> None:
+    states = [make_state(seed=i, **variant) for i, variant in enumerate(VARIANTS)]
+    logits = torch.stack([logits_behind(PROMPT, i) for i in range(len(states))])
+    logits[1, 0] = math.nan
+    positions, drafts = np.full(len(states), len(PROMPT)), np.full(len(states), -1)
+    verified = verify_coupled(Sampler(), logits, states, np.arange(len(states) + 1), positions, drafts)
+    assert sample_tokens(Sampler(), logits, states, positions) == verified
+    assert [len(each.token_ids) for each in verified] == [1, 0, 1, 1, 1, 1]
 
 
 def test_rejected_rows_may_hold_anything() -> None:

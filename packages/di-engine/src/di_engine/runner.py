@@ -23,6 +23,7 @@ from di_spec import (
     Sampler,
     TokenLogprobs,
     prompt_logprobs,
+    sample_tokens,
     verify_coupled,
 )
 from numpy.typing import NDArray
@@ -165,7 +166,11 @@ class ModelRunner:
         self, plan: StepPlan, sequences: Sequence[RequestSequence], hidden: Tensor
     ) -> tuple[SampledTokens, ...]:
         """Tokens of each sampling sequence: of a decode from all of its rows, of a prompt from the last one."""
-        sampling, token_ids, positions = plan.sampling, plan.token_ids, plan.positions
+        sampling = plan.sampling
+        states = [sequences[index].sampling for index in sampling.tolist()]
+        if 0 < len(states) == plan.num_rows <= self._tile_rows:  # a row each: decodes without drafts
+            return sample_tokens(self._sampler, self._model.logits(hidden), states, plan.positions + 1)
+        token_ids, positions = plan.token_ids, plan.positions
         counts = np.where(plan.decodes, plan.q_len, 1)[sampling]
         firsts = plan.row_start[sampling + 1] - counts
         sampled: list[SampledTokens] = []
@@ -174,14 +179,8 @@ class ModelRunner:
             rows = np.repeat(firsts[part] - row_start[:-1], counts[part]) + np.arange(row_start[-1])
             drafts = token_ids[np.minimum(rows + 1, len(token_ids) - 1)]
             drafts[row_start[1:] - 1] = -1
-            sampled += verify_coupled(
-                self._sampler,
-                self._logits(hidden, rows),
-                [sequences[index].sampling for index in sampling[part].tolist()],
-                row_start,
-                positions[firsts[part]] + 1,
-                drafts,
-            )
+            logits, produced = self._logits(hidden, rows), positions[firsts[part]] + 1
+            sampled += verify_coupled(self._sampler, logits, states[part], row_start, produced, drafts)
         return tuple(sampled)
 
     def _propose(

@@ -172,16 +172,18 @@ class RowSampler {
     for (const int32_t c : columns_) ranked_.push_back({rank_key(x_[c], c), weights_[c]});
   }
 
-  // Inverse of the cumulative distribution, columns in ascending order.
+  // Inverse of the cumulative distribution, columns in ascending order. The place is a share of the total, so
+  // that it moves little when the total does.
   int64_t pick(Philox stream) const {
+    __extension__ using uint128 = unsigned __int128;
     const uint64_t total = mass();
-    const uint64_t limit = std::numeric_limits<uint64_t>::max() / total * total;
-    uint64_t value;
+    const uint64_t uneven = (0 - total) % total;  // 2^64 mod total
+    uint128 product;
     do {
       const uint64_t high = stream.next();
-      value = high << 32 | stream.next();
-    } while (value >= limit);
-    value %= total;
+      product = uint128{high << 32 | stream.next()} * total;
+    } while (static_cast<uint64_t>(product) < uneven);
+    auto value = static_cast<uint64_t>(product >> 64);
     size_t block = 0;
     while (value >= sums_[block]) value -= sums_[block++];
     int64_t column = static_cast<int64_t>(block) * kBlock;

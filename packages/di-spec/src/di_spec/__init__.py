@@ -16,7 +16,7 @@ from di_spec.params import InvalidParameterError, SamplingParams, child_seed
 from di_spec.sampler import Sampler, SamplerOutput
 from di_spec.state import SamplingState
 from di_spec.stops import StopMatcher
-from di_spec.verify import SampledTokens, verify_coupled
+from di_spec.verify import SampledTokens, sample_tokens, verify_coupled
 
 __all__ = [
     "Alternative",
@@ -43,6 +43,7 @@ __all__ = [
     "Usage",
     "child_seed",
     "prompt_logprobs",
+    "sample_tokens",
     "token_logprobs",
     "verify_coupled",
 ]

@@ -44,16 +44,8 @@ def token_logprobs(logits: Tensor, ids: Sequence[int], top: Sequence[int]) -> li
     """
     chosen = torch.tensor(ids, dtype=torch.int64, device=logits.device)
     widest = min(max(top, default=0), logits.shape[1])
-    columns, values = ops.top_logprobs(logits, widest)
-    rows = zip(
-        ids,
-        ops.logprobs_at(logits, chosen).tolist(),
-        ops.token_ranks(logits, chosen).tolist(),
-        columns.tolist(),
-        values.tolist(),
-        top,
-        strict=True,
-    )
+    described = ops.describe_tokens(logits, chosen, widest)
+    rows = zip(ids, *(part.tolist() for part in described), top, strict=True)
     return [
         TokenLogprobs(token, logprob, rank, tuple(best[:k]), tuple(best_values[:k]))
         for token, logprob, rank, best, best_values, k in rows

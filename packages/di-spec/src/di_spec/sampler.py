@@ -8,7 +8,7 @@ depend on the batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,77 +50,83 @@ class Sampler:
     """Samples for all requests of an engine. It keeps nothing between steps."""
 
     def sample(
-        self, logits: Tensor, states: Sequence[SamplingState], positions: Sequence[int]
+        self,
+        logits: Tensor,
+        states: Sequence[SamplingState],
+        positions: Sequence[int] | NDArray[np.integer],
+        rows: NDArray[np.integer] | None = None,
     ) -> SamplerOutput:
-        """Choose the next token of each row.
+        """Choose the next token of each of ``n`` requests.
 
         Args:
             logits: float32 ``[rows, vocab]``, raw; not modified.
-            states: the request of each row.
-            positions: absolute index, prompt included, of the token that each row produces.
+            states: ``[n]``, as committed.
+            positions: ``[n]`` absolute index, prompt included, of the token to be produced.
+            rows: ``[n]`` where the logits of each are; None: row after row.
 
         Raises:
-            ValueError: the three do not agree in length.
+            ValueError: they do not agree in length.
         """
-        if not logits.shape[0] == len(states) == len(positions):
+        count = logits.shape[0] if rows is None else len(rows)
+        if not count == len(states) == len(positions):
             raise ValueError(
-                f"logits has {logits.shape[0]} rows for {len(states)} states and {len(positions)} positions; "
+                f"logits has {count} rows for {len(states)} states and {len(positions)} positions; "
                 "allowed: equal counts"
             )
-        finite = ops.all_finite(logits).cpu().numpy()
-        tokens = self._choose(logits, states, positions)
+        special = [i for i, state in enumerate(states) if not state.plain]
+        tokens, finite = _draw(logits, states, positions, rows, special)
+        for i in special:
+            forced = states[i].forced_token
+            if forced is not None:
+                tokens[i] = forced
         tokens[~finite] = -1
-        errors = tuple(
-            None if token >= 0 else (NOTHING_TO_DRAW if row_finite else NOT_FINITE)
-            for token, row_finite in zip(tokens, finite, strict=True)
+        return SamplerOutput(
+            tokens, finite, _errors(tokens, finite), _logprobs(logits, states, rows, special, tokens)
         )
-        return SamplerOutput(tokens, finite, errors, _logprobs(logits, states, tokens))
-
-    def _choose(
-        self, logits: Tensor, states: Sequence[SamplingState], positions: Sequence[int]
-    ) -> NDArray[np.int32]:
-        tokens = np.full(len(states), -1, dtype=np.int32)
-        edited = [row for row, state in enumerate(states) if state.edits_logits]
-        plain = [row for row, state in enumerate(states) if not state.edits_logits]
-        for rows, edit in ((plain, False), (edited, True)):
-            if not rows:
-                continue
-            part = select_rows(logits, rows, copy=edit)
-            members = [states[row] for row in rows]
-            if edit:
-                _edit(part, members)
-            tokens[rows] = _draw(part, members, [positions[row] for row in rows])
-        for row, state in enumerate(states):
-            if state.forced_token is not None:
-                tokens[row] = state.forced_token
-        return tokens
 
 
-def select_rows(logits: Tensor, rows: Sequence[int], *, copy: bool = False) -> Tensor:
-    """Rows of logits, in ascending order; with all of them, the tensor itself unless ``copy``."""
-    if len(rows) == logits.shape[0] and not copy:
-        return logits
-    return logits.index_select(0, torch.tensor(rows, dtype=torch.int64, device=logits.device))
+def _draw(
+    logits: Tensor,
+    states: Sequence[SamplingState],
+    positions: Sequence[int] | NDArray[np.integer],
+    rows: NDArray[np.integer] | None,
+    special: Sequence[int],
+) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """A token of each row, -1 for none, and whether its logits were finite before they were edited."""
+    device = logits.device
+    packed = bytearray().join([state.packed for state in states])
+    parameters = torch.frombuffer(packed, dtype=torch.uint8) if packed else torch.empty(0, dtype=torch.uint8)
+    parameters = parameters.view(len(states), ops.PARAMETERS.itemsize).to(device)
+    where = _indices(positions, device)
+    which = None if rows is None else _indices(rows, device)
+    edited = [i for i in special if states[i].edits_logits]
+    if not edited:
+        tokens, finite = ops.choose(logits, parameters, where, which)
+    else:
+        tokens, finite = torch.empty_like(where), torch.empty_like(where, dtype=torch.bool)
+        which = torch.arange(len(states), device=device) if which is None else which
+        others = _indices(sorted(set(range(len(states))).difference(edited)), device)
+        tokens[others], finite[others] = ops.choose(logits, parameters[others], where[others], which[others])
+        these = _indices(edited, device)
+        part = logits.index_select(0, which[these])
+        finite[these] = ops.all_finite(part)
+        _edit(part, [states[i] for i in edited])
+        tokens[these], _ = ops.choose(part, parameters[these], where[these])
+    return tokens.cpu().numpy().astype(np.int32), finite.cpu().numpy()
 
 
-def _draw(logits: Tensor, states: Sequence[SamplingState], positions: Sequence[int]) -> NDArray[np.int32]:
-    def column(get: Callable[[SamplingState], float], dtype: torch.dtype) -> Tensor:
-        return torch.tensor([get(state) for state in states], dtype=dtype, device=logits.device)
+def _indices(values: Sequence[int] | NDArray[np.integer], device: torch.device) -> Tensor:
+    return torch.from_numpy(np.array(values, dtype=np.int64)).to(device)
 
-    tokens = ops.sample(
-        logits,
-        temperature=column(lambda state: state.params.temperature, torch.float64),
-        top_k=column(lambda state: state.params.top_k, torch.int64),
-        top_p=column(lambda state: state.params.top_p, torch.float64),
-        min_p=column(lambda state: state.params.min_p, torch.float64),
-        seeds=column(lambda state: _as_int64(state.seed), torch.int64),
-        positions=torch.tensor(positions, dtype=torch.int64, device=logits.device),
+
+def _errors(tokens: NDArray[np.int32], finite: NDArray[np.bool_]) -> tuple[str | None, ...]:
+    found = tokens.tolist()
+    if min(found, default=0) >= 0:
+        return (None,) * len(found)
+    return tuple(
+        None if token >= 0 else (NOTHING_TO_DRAW if row_finite else NOT_FINITE)
+        for token, row_finite in zip(found, finite, strict=True)
     )
-    return tokens.cpu().numpy().astype(np.int32)
-
-
-def _as_int64(seed: int) -> int:
-    return seed - (1 << 64) if seed >= 1 << 63 else seed
 
 
 def _edit(logits: Tensor, states: Sequence[SamplingState]) -> None:
@@ -159,18 +165,19 @@ def _flat(parts: Sequence[NDArray[Any]], device: torch.device) -> Tensor:
 
 
 def _logprobs(
-    logits: Tensor, states: Sequence[SamplingState], tokens: NDArray[np.int32]
+    logits: Tensor,
+    states: Sequence[SamplingState],
+    rows: NDArray[np.integer] | None,
+    special: Sequence[int],
+    tokens: NDArray[np.int32],
 ) -> tuple[TokenLogprobs | None, ...]:
+    wanted = {i: top for i in special if (top := states[i].params.logprobs) is not None and tokens[i] >= 0}
+    if not wanted:
+        return (None,) * len(states)
     result: list[TokenLogprobs | None] = [None] * len(states)
-    wanted = {
-        row: state.params.logprobs
-        for row, state in enumerate(states)
-        if state.params.logprobs is not None and tokens[row] >= 0
-    }
-    if wanted:
-        rows = list(wanted)
-        part = select_rows(logits, rows)
-        entries = token_logprobs(part, [int(tokens[row]) for row in rows], list(wanted.values()))
-        for row, entry in zip(rows, entries, strict=True):
-            result[row] = entry
+    which = list(wanted) if rows is None else rows[list(wanted)]
+    part = logits if len(wanted) == len(logits) and rows is None else logits[_indices(which, logits.device)]
+    entries = token_logprobs(part, tokens[list(wanted)].tolist(), list(wanted.values()))
+    for i, entry in zip(wanted, entries, strict=True):
+        result[i] = entry
     return tuple(result)

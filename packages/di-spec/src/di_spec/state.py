@@ -8,6 +8,7 @@ from collections import ChainMap, Counter
 from collections.abc import MutableMapping, Sequence
 
 import numpy as np
+from di_kernels.ops.sampling import PARAMETERS
 from numpy.typing import NDArray
 
 from di_spec.params import InvalidParameterError, SamplingParams
@@ -103,6 +104,15 @@ class SamplingState:
         bias = params.logit_bias or {}
         self.bias_ids: NDArray[np.int64] = np.array(list(bias), dtype=np.int64)
         self.bias_values: NDArray[np.float32] = np.array(list(bias.values()), dtype=np.float32)
+        draw = (params.temperature, params.top_p, params.min_p, params.top_k, self.seed)
+        self.packed = np.array([draw], dtype=PARAMETERS).tobytes()
+        self.plain = (
+            self.counts is None
+            and not bias
+            and not (params.min_tokens and len(self._end_ids))
+            and not params.golden_token_ids
+            and params.logprobs is None
+        )
 
     def record(self, token_ids: Sequence[int]) -> None:
         """Take note of output tokens that were committed."""

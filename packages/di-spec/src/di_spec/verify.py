@@ -9,19 +9,18 @@ token drawn from the row before it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from di_spec.logprobs import TokenLogprobs
-from di_spec.sampler import Sampler, select_rows
+from di_spec.sampler import Sampler
 from di_spec.state import SamplingState
 
 
-@dataclass(frozen=True, eq=False)
-class SampledTokens:
+class SampledTokens(NamedTuple):
     """Tokens that a step offers one sequence, in order: accepted drafts, then the token that follows them.
 
     token_ids: empty when the sequence failed.
@@ -34,6 +33,21 @@ class SampledTokens:
     logprobs: tuple[TokenLogprobs | None, ...]
     error: str | None = None
     finite: bool = True
+
+
+def sample_tokens(
+    sampler: Sampler,
+    logits: Tensor,
+    states: Sequence[SamplingState],
+    positions: NDArray[np.integer],
+    rows: NDArray[np.integer] | None = None,
+) -> tuple[SampledTokens, ...]:
+    """Draw the next token of every sequence: a step without drafts. The arguments are those of ``Sampler.sample``."""
+    output = sampler.sample(logits, states, positions, rows)
+    tokens = [(token,) if token >= 0 else () for token in output.token_ids.tolist()]
+    logprobs = [(entry,) if token else () for token, entry in zip(tokens, output.logprobs, strict=True)]
+    columns = zip(tokens, logprobs, output.errors, output.finite.tolist(), strict=True)
+    return tuple(map(SampledTokens._make, columns))
 
 
 def verify_coupled(
@@ -65,41 +79,30 @@ def verify_coupled(
         ValueError: the arguments do not agree in length.
     """
     _check(logits, states, row_start, positions, drafts)
-    ahead = list(states)
-    tokens = np.full(len(drafts), -1, dtype=np.int32)
-    logprobs: list[TokenLogprobs | None] = [None] * len(drafts)
-    failures: dict[int, SampledTokens] = {}
-    counts = np.zeros(len(states), dtype=np.int64)
-    going = np.arange(len(states))  # sequences whose drafts were right so far
-    while len(going):
-        rows = row_start[going] + counts[going]
-        produced = positions[going] + counts[going]
-        output = sampler.sample(
-            select_rows(logits, rows.tolist()), [ahead[i] for i in going], produced.tolist()
+    starts, expected = row_start.tolist(), drafts.tolist()
+    sampled = list(sample_tokens(sampler, logits, states, positions, row_start[:-1]))
+    ahead, at = (
+        list(states),
+        starts[:-1],
+    )  # what each sequence's latest token was drawn with, and from which row
+    going = list(range(len(states)))
+    while going := [i for i in going if sampled[i].token_ids[-1:] == (expected[at[i]],)]:
+        for i in going:
+            ahead[i] = ahead[i].ahead(sampled[i].token_ids[-1:])
+            at[i] += 1
+        following = sample_tokens(
+            sampler,
+            logits,
+            [ahead[i] for i in going],
+            np.array([positions[i] + at[i] - starts[i] for i in going]),
+            np.array([at[i] for i in going]),
         )
-        tokens[rows] = output.token_ids
-        for k in range(len(rows)):
-            logprobs[rows[k]] = output.logprobs[k]
-            error = output.errors[k]
-            if error is not None and counts[going[k]] == 0:
-                failures[int(going[k])] = SampledTokens((), (), error, bool(output.finite[k]))
-        counts[going] += ~output.failed
-        right = ~output.failed & (output.token_ids == drafts[rows])
-        going = going[right]
-        for i, token in zip(going.tolist(), output.token_ids[right].tolist(), strict=True):
-            ahead[i] = ahead[i].ahead((token,))
-    return tuple(
-        failures[i] if i in failures else _sampled(tokens, logprobs, int(row_start[i]), int(counts[i]))
-        for i in range(len(states))
-    )
-
-
-def _sampled(
-    tokens: NDArray[np.int32], logprobs: Sequence[TokenLogprobs | None], start: int, count: int
-) -> SampledTokens:
-    return SampledTokens(
-        tuple(tokens[start : start + count].tolist()), tuple(logprobs[start : start + count])
-    )
+        right = [(i, token) for i, token in zip(going, following, strict=True) if token.error is None]
+        for i, token in right:
+            earlier = sampled[i]
+            sampled[i] = SampledTokens(earlier.token_ids + token.token_ids, earlier.logprobs + token.logprobs)
+        going = [i for i, _ in right]
+    return tuple(sampled)
 
 
 def _check(

@@ -278,8 +278,9 @@ def sample(
     * min_p keeps ``w_i >= min_p * 2^31``, the share of the most probable column's weight; off at 0.
 
     The draw: with ``W`` the sum of the kept weights, numbers of the FRESH stream are taken in pairs, the first as
-    the high half of a 64-bit number, until that is below ``floor((2^64 - 1) / W) * W``; modulo ``W`` it falls into
-    the interval of one column. Intervals follow each other in plain column order for every vocabulary size.
+    the high half of a 64-bit number ``v``, until ``v W mod 2^64 >= 2^64 mod W``, which makes every place equally
+    likely. The place ``floor(v W / 2^64)`` falls into the interval of one column. Intervals follow each other in
+    plain column order for every vocabulary size.
 
     Args:
         logits: float32 ``[rows, vocab]``.

@@ -253,10 +253,10 @@ def _kept(row: Floats32, weights: Weights, top_k: int, top_p: float, min_p: floa
 def _draw(weights: Weights, stream: Iterator[int]) -> int:
     edges = np.cumsum(weights)
     total = int(edges[-1])
-    limit = (2**64 - 1) // total * total
     pairs = (high << 32 | low for high, low in zip(stream, stream, strict=False))
-    value = next(value for value in pairs if value < limit)
-    return int(np.searchsorted(edges, value % total, side="right"))
+    products = (value * total for value in pairs)
+    product = next(product for product in products if product % 2**64 >= 2**64 % total)
+    return int(np.searchsorted(edges, product >> 64, side="right"))
 
 
 def _stream(seed: int, position: int, purpose: int) -> Iterator[int]:
