@@ -24,14 +24,11 @@ struct IndexerPlan {
  private:
   // What can be selected in a step whose rows see at most `width` entries: no more than there is.
   struct Limits {
-    int64_t width, topk, block_size, top_blocks;
+    int64_t topk, block_size, top_blocks;
   };
   Limits limits(const StepRows& rows) const;
   template <class T>
   void queries(const T* x, const T* q_latent, const RopeTable& rope, Step<T>& step, T* q, T* weights) const;
-  template <class T>
-  void select(const T* q, const T* weights, int64_t first, int64_t count, const Limits& limits,
-              Step<T>& step) const;
 };
 
 // Stands in for an indexer: the latest `topk` entries that a row may see, whatever they hold.

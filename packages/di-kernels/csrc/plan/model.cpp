@@ -12,7 +12,7 @@ void LayerPlan::run(Trunk<T>& trunk, Step<T>& step) const {
   if (engram) engram->run(trunk, step.rows, step.work);
   if (draft_feature >= 0 && step.features != nullptr) {
     Workspace& work = step.work;
-  const Workspace::Scope scope(work);
+    const Workspace::Scope scope(work);
     T* mean = work.take<T>(trunk.rows * trunk.dim);
     stream_mean<T>(trunk.stream, mean, trunk.rows, trunk.streams, trunk.dim);
     for (int64_t r = 0; r < trunk.rows; ++r) {

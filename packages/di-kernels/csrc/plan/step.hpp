@@ -41,8 +41,8 @@ struct Step {
   const CacheViews& cache;
   Workspace& work;
   int64_t window_columns;   // columns that window keys take in attention
-  Selection selected{};      // entries chosen by the latest index source
-  Selection candidates{};    // candidate blocks of the candidate source
+  Selection selected{};     // entries chosen by the latest index source
+  Selection candidates{};   // candidate blocks of the candidate source
   T* latent = nullptr;      // un-rotated latents of the latest KV source's new entries
   T* features = nullptr;    // [rows, targets * dim] draft features, or null
   int64_t feature_row = 0;  // targets * dim
