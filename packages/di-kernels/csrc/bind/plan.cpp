@@ -27,7 +27,7 @@ struct BoundPlan {
 float real(const Fields& f, const char* name) { return static_cast<float>(f.value<double>(name)); }
 
 Norm norm_of(const Fields& f, const char* name, int64_t dim, float eps) {
-  return {f.vector<float>(name, dim), dim, eps};
+  return {f.vector<float>(name, dim), dim, eps, false};
 }
 
 Projection projection_of(const Fields& f, const char* name, int64_t n, int64_t k) {
@@ -176,6 +176,7 @@ AttentionPlan attention_of(const Fields& f, const Fields& model, int64_t dim) {
   a.q_norm = norm_of(f, "q_norm", a.wq_a.weight.n, eps);
   a.wq_b = projection_of(f, "wq_b", a.heads * head_dim, a.wq_a.weight.n);
   require(a.heads % a.groups == 0, "groups must divide the heads");
+  a.q_norm.quantize = a.wq_b.quantize;
   a.wo_a = f.weight("wo_a", -1, a.heads / a.groups * head_dim);
   require(a.wo_a.n % a.groups == 0, "groups must divide the rows of wo_a");
   a.wo_b = projection_of(f, "wo_b", dim, a.wo_a.n);
@@ -186,7 +187,10 @@ AttentionPlan attention_of(const Fields& f, const Fields& model, int64_t dim) {
   a.kv_layer = f.integer("kv_layer", 0, kMost);
   if (f.has("compressor")) a.compressor = compressor_of(f.child("compressor"), a.ratio, head_dim, dim, eps);
   if (f.has("index_keys")) a.index_keys = index_keys_of(f.child("index_keys"), a.ratio, head_dim, eps);
-  if (f.has("indexer")) a.indexer = indexer_of(f.child("indexer"), a.ratio, a.wq_a.weight.n, dim);
+  if (f.has("indexer")) {
+    a.indexer = indexer_of(f.child("indexer"), a.ratio, a.wq_a.weight.n, dim);
+    a.q_norm.quantize |= a.indexer->wq_b.quantize;
+  }
   return a;
 }
 
@@ -199,6 +203,7 @@ LayerPlan layer_of(const Fields& f, const Fields& model, int64_t dim) {
   layer.attention_norm = norm_of(f, "attention_norm", dim, eps);
   layer.experts_norm = norm_of(f, "experts_norm", dim, eps);
   layer.attention = attention_of(f.child("attention"), model, dim);
+  layer.attention_norm.quantize = layer.attention.wq_a.quantize || layer.attention.window.wkv.quantize;
   layer.experts = moe_of(f.child("experts"), dim);
   if (f.has("engram")) layer.engram = engram_of(f.child("engram"), model.integer("streams", 1, 64), dim, eps);
   return layer;
@@ -209,6 +214,7 @@ DraftContextPlan draft_of(const Fields& f, const Fields& model, int64_t dim) {
   draft.main_proj = projection_of(f, "main_proj", dim, -1);
   draft.main_norm = norm_of(f, "main_norm", dim, real(model, "eps"));
   f.each("windows", [&](const Fields& w) { draft.windows.push_back(window_of(w, model, dim)); });
+  for (const WindowPlan& window : draft.windows) draft.main_norm.quantize |= window.wkv.quantize;
   return draft;
 }
 

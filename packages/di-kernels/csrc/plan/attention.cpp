@@ -14,7 +14,7 @@ int64_t WindowPlan::record_bytes(const CacheViews& cache) const {
 }
 
 template <class T>
-void WindowPlan::records(const T* x, Step<T>& step, uint8_t* fresh) const {
+void WindowPlan::records(const Input<T>& x, Step<T>& step, uint8_t* fresh) const {
   Workspace& work = step.work;
   const Workspace::Scope scope(work);
   const int64_t rows = step.rows.rows, dim = wkv.weight.n, bytes = record_bytes(step.cache);
@@ -41,24 +41,23 @@ void WindowPlan::store(const uint8_t* fresh, const StepRows& rows, const CacheVi
 }
 
 template <class T>
-void AttentionPlan::run(const T* x, Step<T>& step, T* y) const {
+void AttentionPlan::run(const Input<T>& x, Step<T>& step, T* y) const {
   Workspace& work = step.work;
   const Workspace::Scope scope(work);
   const int64_t rows = step.rows.rows;
   T* projected = work.take<T>(rows * q_norm.dim);
-  T* q_latent = work.take<T>(rows * q_norm.dim);
   uint8_t* fresh = work.take<uint8_t>(rows * window.record_bytes(step.cache));
   project(x, rows, wq_a, projected);
-  q_norm(projected, rows, q_latent);
+  const Input<T> q_latent = q_norm.input(projected, rows, work);
   window.records(x, step, fresh);
-  if (kv_layer >= 0) select(x, q_latent, step);
+  if (kv_layer >= 0) select(x.plain, q_latent, step);
   attend(q_latent, fresh, step, y);
   window.store(fresh, step.rows, step.cache);
 }
 
 // Writes what the layer owns of the compressed caches and selects.
 template <class T>
-void AttentionPlan::select(const T* x, const T* q_latent, Step<T>& step) const {
+void AttentionPlan::select(const T* x, const Input<T>& q_latent, Step<T>& step) const {
   const LayerCache& cache = step.cache.layers[window.layer];
   if (compressor) compressor->run(x, window.rope, cache, step);
   if (index_keys) index_keys->run(window.rope, cache, step);
@@ -68,7 +67,7 @@ void AttentionPlan::select(const T* x, const T* q_latent, Step<T>& step) const {
 
 // Queries from their latent, attention, and the grouped low-rank output projection.
 template <class T>
-void AttentionPlan::attend(const T* q_latent, const uint8_t* fresh, Step<T>& step, T* y) const {
+void AttentionPlan::attend(const Input<T>& q_latent, const uint8_t* fresh, Step<T>& step, T* y) const {
   Workspace& work = step.work;
   const Workspace::Scope scope(work);
   const StepRows& r = step.rows;
@@ -106,9 +105,9 @@ void AttentionPlan::attend(const T* q_latent, const uint8_t* fresh, Step<T>& ste
   project(low_rank, rows, wo_b, y);
 }
 
-template void WindowPlan::records<float>(const float*, Step<float>&, uint8_t*) const;
-template void WindowPlan::records<bf16>(const bf16*, Step<bf16>&, uint8_t*) const;
-template void AttentionPlan::run<float>(const float*, Step<float>&, float*) const;
-template void AttentionPlan::run<bf16>(const bf16*, Step<bf16>&, bf16*) const;
+template void WindowPlan::records<float>(const Input<float>&, Step<float>&, uint8_t*) const;
+template void WindowPlan::records<bf16>(const Input<bf16>&, Step<bf16>&, uint8_t*) const;
+template void AttentionPlan::run<float>(const Input<float>&, Step<float>&, float*) const;
+template void AttentionPlan::run<bf16>(const Input<bf16>&, Step<bf16>&, bf16*) const;
 
 }  // namespace di::plan

@@ -18,7 +18,7 @@ struct WindowPlan {
 
   // Cache records of rows x [rows, dim], back to back.
   template <class T>
-  void records(const T* x, Step<T>& step, uint8_t* fresh) const;
+  void records(const Input<T>& x, Step<T>& step, uint8_t* fresh) const;
 
   // Writes those of the step's last rows to the ring, after everything that reads it.
   void store(const uint8_t* fresh, const StepRows& rows, const CacheViews& cache) const;
@@ -43,13 +43,13 @@ struct AttentionPlan {
 
   // Attends with rows x [rows, dim] and stores their keys: y [rows, dim].
   template <class T>
-  void run(const T* x, Step<T>& step, T* y) const;
+  void run(const Input<T>& x, Step<T>& step, T* y) const;
 
  private:
   template <class T>
-  void select(const T* x, const T* q_latent, Step<T>& step) const;
+  void select(const T* x, const Input<T>& q_latent, Step<T>& step) const;
   template <class T>
-  void attend(const T* q_latent, const uint8_t* fresh, Step<T>& step, T* y) const;
+  void attend(const Input<T>& q_latent, const uint8_t* fresh, Step<T>& step, T* y) const;
 };
 
 }  // namespace di::plan

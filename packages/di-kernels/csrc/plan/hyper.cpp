@@ -21,20 +21,18 @@ Trunk<T> Trunk<T>::expand(const T* hidden, int64_t rows, int64_t streams, int64_
 }
 
 template <class T>
-void HyperPlan::enter(const Trunk<T>& trunk, const Norm& norm, Workspace& work, HyperMixes mixes,
-                      T* x) const {
-  const Workspace::Scope scope(work);
+Input<T> HyperPlan::enter(const Trunk<T>& trunk, const Norm& norm, Workspace& work, HyperMixes mixes) const {
   float* z = work.take<float>(trunk.rows * fn.n);
   T* mixed = work.take<T>(trunk.rows * trunk.dim);
   hyper_project<T>(trunk.stream, trunk.rows, fn, eps, z);
   hyper_coefficients(z, trunk.rows, trunk.streams, parameters, mixes);
   hyper_pre<T>(trunk.stream, trunk.pre, mixed, trunk.rows, trunk.streams, trunk.dim);
-  norm(mixed, trunk.rows, x);
+  return norm.input(mixed, trunk.rows, work);
 }
 
 template struct Trunk<float>;
 template struct Trunk<bf16>;
-template void HyperPlan::enter<float>(const Trunk<float>&, const Norm&, Workspace&, HyperMixes, float*) const;
-template void HyperPlan::enter<bf16>(const Trunk<bf16>&, const Norm&, Workspace&, HyperMixes, bf16*) const;
+template Input<float> HyperPlan::enter(const Trunk<float>&, const Norm&, Workspace&, HyperMixes) const;
+template Input<bf16> HyperPlan::enter(const Trunk<bf16>&, const Norm&, Workspace&, HyperMixes) const;
 
 }  // namespace di::plan

@@ -28,17 +28,16 @@ struct HyperPlan {
   HyperParameters parameters{};
   float eps = 0;
 
-  // What the sub-layer adds is y = body(x), both [rows, dim]: updates the trunk and its mix.
+  // What the sub-layer adds is y [rows, dim] of its normalised input, body(input, y): updates the trunk and
+  // its mix.
   template <class T, class Body>
   void apply(Trunk<T>& trunk, const Norm& norm, Workspace& work, const Body& body) const {
     const Workspace::Scope scope(work);
     const int64_t rows = trunk.rows, m = trunk.streams;
     float* post = work.take<float>(rows * m);
     float* comb = work.take<float>(rows * m * m);
-    T* x = work.take<T>(rows * trunk.dim);
     T* y = work.take<T>(rows * trunk.dim);
-    enter(trunk, norm, work, {trunk.spare_pre, post, comb}, x);
-    body(x, y);
+    body(enter(trunk, norm, work, {trunk.spare_pre, post, comb}), y);
     hyper_post<T>(trunk.stream, y, post, comb, trunk.spare, rows, m, trunk.dim);
     trunk.swap_stream();
     trunk.swap_pre();
@@ -47,7 +46,7 @@ struct HyperPlan {
  private:
   // The coefficients of the sub-layer, and its normalised input, formed with the mix of the one before it.
   template <class T>
-  void enter(const Trunk<T>& trunk, const Norm& norm, Workspace& work, HyperMixes mixes, T* x) const;
+  Input<T> enter(const Trunk<T>& trunk, const Norm& norm, Workspace& work, HyperMixes mixes) const;
 };
 
 }  // namespace di::plan

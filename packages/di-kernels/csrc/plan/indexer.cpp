@@ -35,7 +35,7 @@ IndexerPlan::Limits IndexerPlan::limits(const StepRows& rows) const {
 }
 
 template <class T>
-void IndexerPlan::run(const T* x, const T* q_latent, const RopeTable& rope, Step<T>& step) const {
+void IndexerPlan::run(const T* x, const Input<T>& q_latent, const RopeTable& rope, Step<T>& step) const {
   Workspace& work = step.work;
   const Workspace::Scope scope(work);
   const StepRows& rows = step.rows;
@@ -64,7 +64,7 @@ void IndexerPlan::run(const T* x, const T* q_latent, const RopeTable& rope, Step
 }
 
 template <class T>
-void IndexerPlan::queries(const T* x, const T* q_latent, const RopeTable& rope, Step<T>& step, T* q,
+void IndexerPlan::queries(const T* x, const Input<T>& q_latent, const RopeTable& rope, Step<T>& step, T* q,
                           T* weights) const {
   const int64_t rows = step.rows.rows;
   project(q_latent, rows, wq_b, q);
@@ -85,7 +85,8 @@ void select_recent(const EntryRows& entries, int64_t topk, Selection& selected) 
   }
 }
 
-template void IndexerPlan::run<float>(const float*, const float*, const RopeTable&, Step<float>&) const;
-template void IndexerPlan::run<bf16>(const bf16*, const bf16*, const RopeTable&, Step<bf16>&) const;
+template void IndexerPlan::run<float>(const float*, const Input<float>&, const RopeTable&,
+                                      Step<float>&) const;
+template void IndexerPlan::run<bf16>(const bf16*, const Input<bf16>&, const RopeTable&, Step<bf16>&) const;
 
 }  // namespace di::plan

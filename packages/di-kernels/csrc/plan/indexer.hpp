@@ -19,7 +19,7 @@ struct IndexerPlan {
 
   // Selects for rows x [rows, dim] with query latents q_latent [rows, q_rank].
   template <class T>
-  void run(const T* x, const T* q_latent, const RopeTable& rope, Step<T>& step) const;
+  void run(const T* x, const Input<T>& q_latent, const RopeTable& rope, Step<T>& step) const;
 
  private:
   // What can be selected in a step whose rows see at most `width` entries: no more than there is.
@@ -28,7 +28,8 @@ struct IndexerPlan {
   };
   Limits limits(const StepRows& rows) const;
   template <class T>
-  void queries(const T* x, const T* q_latent, const RopeTable& rope, Step<T>& step, T* q, T* weights) const;
+  void queries(const T* x, const Input<T>& q_latent, const RopeTable& rope, Step<T>& step, T* q,
+               T* weights) const;
 };
 
 // Stands in for an indexer: the latest `topk` entries that a row may see, whatever they hold.

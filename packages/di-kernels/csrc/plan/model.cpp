@@ -21,9 +21,9 @@ void LayerPlan::run(Trunk<T>& trunk, Step<T>& step) const {
     }
   }
   attention_hyper.apply(trunk, attention_norm, step.work,
-                        [&](const T* x, T* y) { attention.run(x, step, y); });
+                        [&](const Input<T>& x, T* y) { attention.run(x, step, y); });
   experts_hyper.apply(trunk, experts_norm, step.work,
-                      [&](const T* x, T* y) { experts.run(x, trunk.rows, step.work, y); });
+                      [&](const Input<T>& x, T* y) { experts.run(x.plain, trunk.rows, step.work, y); });
 }
 
 template <class T>
@@ -32,9 +32,8 @@ void DraftContextPlan::run(Step<T>& step) const {
   const Workspace::Scope scope(work);
   const int64_t rows = step.rows.rows;
   T* projected = work.take<T>(rows * main_norm.dim);
-  T* context = work.take<T>(rows * main_norm.dim);
   project(step.features, rows, main_proj, projected);
-  main_norm(projected, rows, context);
+  const Input<T> context = main_norm.input(projected, rows, work);
   for (const WindowPlan& window : windows) {
     const Workspace::Scope layer(work);
     uint8_t* fresh = work.take<uint8_t>(rows * window.record_bytes(step.cache));
