@@ -169,7 +169,8 @@ class ModelRunner:
         sampling = plan.sampling
         states = [sequences[index].sampling for index in sampling.tolist()]
         if 0 < len(states) == plan.num_rows <= self._tile_rows:  # a row each: decodes without drafts
-            return sample_tokens(self._sampler, self._model.logits(hidden), states, plan.positions + 1)
+            logits = self._logits(hidden, sampling)
+            return sample_tokens(self._sampler, logits, states, plan.positions + 1)
         token_ids, positions = plan.token_ids, plan.positions
         counts = np.where(plan.decodes, plan.q_len, 1)[sampling]
         firsts = plan.row_start[sampling + 1] - counts

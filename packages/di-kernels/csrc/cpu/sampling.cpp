@@ -16,6 +16,7 @@
 namespace di {
 namespace {
 
+using sampling_simd::Bucket;
 using sampling_simd::Cut;
 using sampling_simd::kBlock;
 using sampling_simd::kBuckets;
@@ -137,39 +138,69 @@ class RowSampler {
   void rank_until(uint64_t limit, uint64_t enough, Cut& cut) {
     buckets_.resize(kBuckets);
     simd_->count(x_, weights_, n_, top_, scale_, buckets_.data());
-    uint64_t count = 0, mass = 0;
+    Bucket before = {0, 0};  // what surely stays
+    const auto suffices = [&](const Bucket& more) {
+      return before.count + more.count >= limit || before.mass + more.mass >= enough;
+    };
+    const auto take = [&](const Bucket& more) {
+      before.mass += more.mass;
+      before.count += more.count;
+    };
     int b = 0;
-    for (; b < kBuckets; ++b) {
-      if (count + buckets_[b].count >= limit || mass + buckets_[b].mass >= enough) break;
-      count += buckets_[b].count;
-      mass += buckets_[b].mass;
-    }
+    for (; b < kBuckets && !suffices(buckets_[b]); ++b) take(buckets_[b]);
     if (b == kBuckets) return;  // what lies below has no weight
-    rank_members(b);
-    // Halves of what is left, best ones first, until one column is.
-    auto first = ranked_.begin(), last = ranked_.end();
-    while (last - first > 1) {
-      const auto middle = first + (last - first) / 2;
-      std::nth_element(first, middle, last, [](const Ranked& a, const Ranked& b) { return a.key > b.key; });
-      const uint64_t better = std::accumulate(
-          first, middle, uint64_t{0}, [](uint64_t sum, const Ranked& each) { return sum + each.weight; });
-      if (count + static_cast<uint64_t>(middle - first) >= limit || mass + better >= enough) {
-        last = middle;
+    list_members(b);
+    // A logit among those left parts them, until it is the one at which there are enough.
+    auto first = members_.begin(), last = members_.end();
+    for (;;) {
+      const float pivot = first[(last - first) / 2].logit;
+      const auto same = std::partition(first, last, [=](const Member& m) { return m.logit > pivot; });
+      const auto worse = std::partition(same, last, [=](const Member& m) { return m.logit == pivot; });
+      if (const Bucket better = total(first, same); suffices(better)) {
+        last = same;
+        continue;
       } else {
-        count += static_cast<uint64_t>(middle - first);
-        mass += better;
-        first = middle;
+        take(better);
       }
+      if (const Bucket ties = total(same, worse); suffices(ties)) {
+        const uint64_t weight = same->weight, missing = enough - before.mass;
+        const uint64_t by_count = limit - before.count;
+        const uint64_t by_mass = weight > 0 ? (missing + weight - 1) / weight : by_count;
+        cut.logit = pivot;
+        cut.column = nth_tie(pivot, std::min(by_count, by_mass));
+        return;
+      } else {
+        take(ties);
+      }
+      first = worse;
     }
-    cut.column = static_cast<int32_t>(column_of(first->key));
-    cut.logit = x_[cut.column];
   }
 
-  void rank_members(int bucket) {
+  struct Member {
+    float logit;
+    uint32_t weight;
+  };
+  using Members = std::vector<Member>;
+
+  void list_members(int bucket) {
     columns_.resize(buckets_[bucket].count);
     simd_->members(x_, n_, top_, scale_, bucket, columns_.data());
-    ranked_.clear();
-    for (const int32_t c : columns_) ranked_.push_back({rank_key(x_[c], c), weights_[c]});
+    members_.clear();
+    for (const int32_t c : columns_) members_.push_back({x_[c], weights_[c]});
+  }
+
+  static Bucket total(Members::const_iterator first, Members::const_iterator last) {
+    Bucket sum = {0, static_cast<uint64_t>(last - first)};
+    for (; first != last; ++first) sum.mass += first->weight;
+    return sum;
+  }
+
+  // The n-th column, from 1, of those that have this logit.
+  int32_t nth_tie(float logit, uint64_t n) const {
+    for (const int32_t c : columns_) {
+      if (x_[c] == logit && --n == 0) return c;
+    }
+    return columns_.back();
   }
 
   // Inverse of the cumulative distribution, columns in ascending order. The place is a share of the total, so
@@ -191,11 +222,6 @@ class RowSampler {
     return column;
   }
 
-  struct Ranked {
-    uint64_t key;
-    uint32_t weight;
-  };
-
   const Table* simd_ = nullptr;
   const float* x_ = nullptr;
   int64_t n_ = 0;
@@ -206,9 +232,9 @@ class RowSampler {
   std::vector<Line> lines_;
   uint32_t* weights_ = nullptr;
   std::vector<uint64_t> sums_;
-  std::vector<sampling_simd::Bucket> buckets_;
+  std::vector<Bucket> buckets_;
   std::vector<int32_t> columns_;
-  std::vector<Ranked> ranked_;
+  Members members_;
 };
 
 }  // namespace

@@ -140,21 +140,24 @@ void weigh(const float* x, int64_t n, float top, float scale, uint32_t* weights,
   }
 }
 
-DI_INLINE i32x16 bucket_of(f32x16 z) { return __builtin_convertvector(z * -64.0f, i32x16); }
+DI_INLINE i32x16 bucket_of(f32x16 z) { return __builtin_convertvector(z * -kBucketsPerUnit, i32x16); }
 
 void count(const float* x, const uint32_t* weights, int64_t n, float top, float scale, Bucket* buckets) {
-  Bucket all[kBuckets + 16];  // what belongs to no bucket is counted lane by lane, lest adds wait for others
+  // Two tables, so that adds to one bucket wait less for each other; what belongs to no bucket is spread.
+  Bucket all[2][kBuckets + 8];
   std::memset(all, 0, sizeof all);
   for_vectors(x, n, -kInfinity, [&](int64_t i, f32x16 v) DI_LAMBDA {
     const i32x16 found = bucket_of(distance(v, top, scale));
     int32_t bucket[16];
-    store(bucket, found + (kLane & (found >= kBuckets)));
+    store(bucket, found + ((kLane >> 1) & (found >= kBuckets)));
     for (int l = 0; l < 16; ++l) {
-      all[bucket[l]].mass += weights[i + l];
-      all[bucket[l]].count += 1;
+      all[l % 2][bucket[l]].mass += weights[i + l];
+      all[l % 2][bucket[l]].count += 1;
     }
   });
-  std::memcpy(buckets, all, kBuckets * sizeof(Bucket));
+  for (int b = 0; b < kBuckets; ++b) {
+    buckets[b] = {all[0][b].mass + all[1][b].mass, all[0][b].count + all[1][b].count};
+  }
 }
 
 int64_t members(const float* x, int64_t n, float top, float scale, int bucket, int32_t* columns) {

@@ -15,9 +15,10 @@ constexpr int64_t kBlock = 1024;
 // temperature. From kLowest down they are 0.
 constexpr float kLowest = -22.0f;
 
-// A histogram over z: a bucket is 1/64 wide, the first one starts at 0 and the last one ends at kLowest.
-// Columns below belong to none.
-constexpr int kBuckets = 1408;
+// A histogram over z from 0 down to kLowest. What lies lower belongs to no bucket.
+constexpr float kBucketsPerUnit = 32.0f;
+constexpr int kBuckets = 704;
+static_assert(kBuckets == -kLowest * kBucketsPerUnit);
 struct Bucket {
   uint64_t mass, count;
 };
