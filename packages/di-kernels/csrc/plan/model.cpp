@@ -80,6 +80,7 @@ template <class T>
 void ModelPlan::logits(const T* hidden, const int64_t* index, int64_t count, float* y) {
   const std::lock_guard lock(one_step_);
   const DefaultArithmetic arithmetic;
+  if (index == nullptr) return linear<T, float>(hidden, count, head, false, y);
   work_.reset();
   T* chosen = work_.take<T>(count * dim());
   for (int64_t i = 0; i < count; ++i) std::copy_n(hidden + index[i] * dim(), dim(), chosen + i * dim());

@@ -55,7 +55,8 @@ struct ModelPlan {
   template <class T>
   void run(const StepInput& input, const CacheViews& cache, int64_t window_columns, T* hidden, T* features);
 
-  // y [count, vocab] of rows index[i] of hidden [rows, dim], all in range.
+  // y [count, vocab] of rows index[i] of hidden [rows, dim], all in range; of the first ones where index is
+  // null.
   template <class T>
   void logits(const T* hidden, const int64_t* index, int64_t count, float* y);
 
