@@ -24,6 +24,12 @@ struct LayerPlan {
 
   template <class T>
   void run(Trunk<T>& trunk, Step<T>& step) const;
+
+ private:
+  template <class T>
+  void run_attention(Trunk<T>& trunk, Step<T>& step) const;
+  template <class T>
+  void run_experts(Trunk<T>& trunk, Workspace& work) const;
 };
 
 // Keys of the backbone's rows in every draft layer's ring (backbone specification, 8.2).
