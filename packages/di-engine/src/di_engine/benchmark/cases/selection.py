@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 from di_kernels.ops.indexer import candidate_blocks
-from di_kernels.ops.sampling import argmax, sample
+from di_kernels.ops.sampling import apply_bitmask, argmax, choose, describe_tokens, pack_parameters
 from di_kernels.ops.topk import topk_indices
 from torch import Tensor
 
@@ -33,6 +33,8 @@ def sampling_cases() -> Iterator[Recipe]:
     yield Recipe("greedy", _argmax)
     for rows in (1, 16):
         yield Recipe(f"sample, rows {rows}", partial(_sample, rows))
+    yield Recipe("bitmask", _bitmask)
+    yield Recipe("logprobs", _logprobs)
 
 
 def _topk(count: int, k: int, dtype: torch.dtype) -> Case:
@@ -82,23 +84,57 @@ def _argmax() -> Case:
 
 def _sample(rows: int) -> Case:
     logits = _logits(MEMBERS, rows, VOCABULARY)
-    arguments = (
-        torch.full((rows,), 0.7, dtype=torch.float64),
-        torch.full((rows,), 50, dtype=torch.int64),
-        torch.full((rows,), 0.95, dtype=torch.float64),
-        torch.zeros(rows, dtype=torch.float64),
-        torch.arange(rows, dtype=torch.int64),
-        torch.full((rows,), 100, dtype=torch.int64),
+    parameters = pack_parameters(
+        temperature=torch.full((rows,), 0.7, dtype=torch.float64),
+        top_k=torch.full((rows,), 50, dtype=torch.int64),
+        top_p=torch.full((rows,), 0.95, dtype=torch.float64),
+        min_p=torch.zeros(rows, dtype=torch.float64),
+        seeds=torch.arange(rows, dtype=torch.int64),
     )
+    positions = torch.full((rows,), 100, dtype=torch.int64)
     return Case(
         family="sampling",
         name="temperature, top-k 50, top-p 0.95, draw",
         size=str(VOCABULARY),
         rows=rows,
         work=Work(4 * rows * VOCABULARY),
-        members=tuple(partial(sample, values, *arguments) for values in logits),
+        members=tuple(partial(choose, values, parameters, positions) for values in logits),
         buffers=tuple(map(as_bytes, logits)),
         peer=Peer("torch sort", tuple(partial(torch.sort, values, descending=True) for values in logits)),
+    )
+
+
+def _bitmask() -> Case:
+    """Half of the columns forbidden, no two neighbours alike for long."""
+    logits = _logits(MEMBERS, 1, VOCABULARY)
+    words = torch.randint(
+        -(2**31), 2**31, (1, -(-VOCABULARY // 32)), generator=torch.Generator().manual_seed(1)
+    )
+    mask = words.to(torch.int32)
+    return Case(
+        family="sampling",
+        name="bitmask",
+        size=str(VOCABULARY),
+        rows=1,
+        work=Work(4 * VOCABULARY),
+        members=tuple(partial(apply_bitmask, values, mask) for values in logits),
+        buffers=tuple(map(as_bytes, logits)),
+    )
+
+
+def _logprobs() -> Case:
+    logits, ids = _logits(MEMBERS, 1, VOCABULARY), torch.tensor([17])
+    return Case(
+        family="sampling",
+        name="log-probabilities of a token and the best 20",
+        size=str(VOCABULARY),
+        rows=1,
+        work=Work(4 * VOCABULARY),
+        members=tuple(partial(describe_tokens, values, ids, 20) for values in logits),
+        buffers=tuple(map(as_bytes, logits)),
+        peer=Peer(
+            "torch.log_softmax", tuple(partial(torch.log_softmax, values, dim=-1) for values in logits)
+        ),
     )
 
 
