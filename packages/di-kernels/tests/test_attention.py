@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 import torch
+from di_kernels import instruction_sets
 from di_kernels.ops.attention import EntryKeys, WindowKeys, gathered_attention, sparse_attention
 from di_kernels.ops.formats import EntryFormat, decode_records, encode_records
 from di_kernels.ops.topk import topk_indices
@@ -18,6 +19,7 @@ from di_kernels.testing import (
     assert_same_values,
     device_backends,
     hostile,
+    instructions,
     misaligned,
     threads,
     with_row_gaps,
@@ -226,6 +228,98 @@ def test_a_row_depends_on_itself_only(device: str, numerics: Numerics) -> None:
     for count in (1, 3):
         with threads(count):
             assert_same_bits(case.run(), together)
+
+
+def wide_case(numerics: Numerics, heads: int, dim: int, rows: int) -> Case:
+    """Rows with many heads, elements and entries: more than one block of every loop, and rests of most."""
+    dtype, entry, page_entry = numerics
+    window, per_block, length = 37, 32, 60
+    ring = blocks_of(hostile(Hostile.NORMAL, 2 * CELLS, dim, dtype=dtype, seed=1), entry, CELLS)
+    pages = blocks_of(hostile(Hostile.NORMAL, 6 * per_block, dim, dtype=dtype, seed=2), page_entry, per_block)
+    positions = torch.arange(length - rows, length, dtype=torch.int32)
+    zero = torch.zeros(rows, dtype=torch.int32)
+    keys = WindowKeys(
+        ring=ring,
+        fresh=encode_records(hostile(Hostile.NORMAL, rows, dim, dtype=dtype, seed=3), entry),
+        entry=entry,
+        slot=zero + 1,
+        split=zero + length - rows,
+        fresh_start=zero,
+        begin=(positions - window + 1).clamp(0),
+        end=positions + 1,
+        width=window,
+    )
+    generator = torch.Generator().manual_seed(4)
+    selected = torch.stack([torch.randperm(160, generator=generator)[:99].sort().values for _ in range(rows)])
+    entries = EntryKeys(
+        pages=pages,
+        entry=page_entry,
+        block_table=int32(3, 0, 5, 1, 2)[None],
+        sequence=zero,
+        selected=selected.int(),
+    )
+    q = hostile(Hostile.NORMAL, rows, heads, dim, dtype=dtype, seed=5)
+    sink = hostile(Hostile.NORMAL, heads, seed=6)
+    return Case(q, keys, entries, sink, dim**-0.5)
+
+
+@pytest.mark.parametrize(("heads", "dim"), [(1, 32), (5, 96), (33, 64), (64, 512), (70, 160)])
+@NUMERICS
+def test_every_instruction_set_gives_the_same_bits(
+    device: str, heads: int, dim: int, numerics: Numerics
+) -> None:
+    case = wide_case(numerics, heads, dim, 3)
+    expected = reference.sparse_attention(case.q, case.window, case.entries, case.sink, case.scale)
+    first = case.run()
+    error = (first.float() - expected.float()).abs().max()
+    assert float(error) <= (2e-5 if numerics is FLOAT32 else 2.0**-5)
+    for name in instruction_sets():
+        for count in (1, 2):
+            with instructions(name), threads(count):
+                assert_same_bits(case.run(), first)
+    for row in range(3):
+        assert_same_bits(case.row(row).run(), first[row : row + 1])
+
+
+@pytest.mark.parametrize("kind", list(Hostile))
+@NUMERICS
+def test_hostile_values_give_the_same_values_on_every_instruction_set(
+    device: str, kind: Hostile, numerics: Numerics
+) -> None:
+    case = sequence_case(numerics, kind, 70, 3)
+    first = case.run()
+    for name in instruction_sets():
+        with instructions(name):
+            assert_same_values(case.run(), first)
+
+
+def test_every_scale_of_a_record_is_decoded_alike(device: str) -> None:
+    """Powers and E4M3 scales of every byte, NaN, and scales at which values leave the range of normal numbers."""
+    dim, count = 64, 256
+    codes = torch.randint(0, 256, (count, dim), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
+    scale = torch.arange(count)[:, None].to(torch.uint8)
+    q = torch.zeros(count, 1, dim, dtype=torch.bfloat16)
+    zero = torch.zeros(count, dtype=torch.int32)
+    one_key = torch.arange(count, dtype=torch.int32)
+    for entry, records in (
+        (EntryFormat.FP8, torch.cat([codes, scale.repeat(1, 2)], dim=1)),
+        (EntryFormat.FP4, torch.cat([codes[:, :32], scale.repeat(1, 4)], dim=1)),
+    ):
+        keys = WindowKeys(
+            records[None], records, entry, zero, zero, zero, begin=one_key, end=one_key + 1, width=1
+        )
+        case = Case(q, keys, None, torch.full((1,), -math.inf), 1.0)
+        values = decode_records(records, entry)
+        expected = torch.where(values.isnan().any(dim=1, keepdim=True), math.nan, values)
+        tiny = expected.abs() < 2.0**-126
+        for name in instruction_sets():
+            with instructions(name):
+                actual = case.run().float()[:, 0]
+            # The weight of the only key is 1; a NaN anywhere makes its logit one. Infinite values meet a zero query.
+            finite = expected.isfinite().all(dim=1)
+            assert torch.equal(actual[finite & ~tiny.any(dim=1)], expected[finite & ~tiny.any(dim=1)])
+            assert bool((actual[finite][tiny[finite]] == 0).all())
+            assert bool(actual[~finite].isnan().all())
 
 
 @NUMERICS

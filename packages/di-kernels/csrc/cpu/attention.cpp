@@ -1,75 +1,32 @@
 #include "cpu/attention.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
+#include "cpu/buffer.hpp"
 #include "cpu/range.hpp"
-#include "cpu/reduce.hpp"
+#include "cpu/rope.hpp"
 #include "parallel.hpp"
+#include "simd/attention.hpp"
+#include "simd/formats.hpp"
 
 namespace di {
 namespace {
 
-constexpr int64_t kPiece = 64;         // columns per piece of the running softmax
-constexpr int64_t kKeyTile = 8;        // keys that stay in the first-level cache while all heads visit them
-constexpr int64_t kDimTile = 64;       // elements of the output that stay in registers while the keys pass
+using attention_simd::kHeads;
+using attention_simd::kKeys;
+using attention_simd::kPerWord;
+using attention_simd::kPiece;
+using attention_simd::kTile;
+using attention_simd::Loops;
+using attention_simd::Word;
+
 constexpr int64_t kTypicalKeys = 128;  // of a row, when its work is weighed
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// logits[h][i] = scale * (q_h . key_i); logits have kPiece columns.
-DI_MULTIVERSION
-void score(const float* q, int64_t heads, const float* keys, int64_t count, int64_t dim, float scale,
-           float* logits) {
-  for (int64_t tile = 0; tile < count; tile += kKeyTile) {
-    const int64_t stop = std::min(tile + kKeyTile, count);
-    for (int64_t h = 0; h < heads; ++h) {
-      for (int64_t i = tile; i < stop; ++i) {
-        logits[h * kPiece + i] = dot(q + h * dim, keys + i * dim, dim) * scale;
-      }
-    }
-  }
-}
-
-// part = sum_i weight[i] * key_i for kDimTile elements, in key order; the sums stay in registers.
-inline void weighted_sum(const float* weight, const float* keys, int64_t count, int64_t dim, float* part) {
-  f32x16 s0{}, s1{}, s2{}, s3{};
-  for (int64_t i = 0; i < count; ++i) {
-    const float* key = keys + i * dim;
-    s0 += load16(key) * weight[i];
-    s1 += load16(key + 16) * weight[i];
-    s2 += load16(key + 32) * weight[i];
-    s3 += load16(key + 48) * weight[i];
-  }
-  std::memcpy(part, &s0, sizeof s0);
-  std::memcpy(part + 16, &s1, sizeof s1);
-  std::memcpy(part + 32, &s2, sizeof s2);
-  std::memcpy(part + 48, &s3, sizeof s3);
-}
-
-// sum[h] = sum[h] * rescale[h] + sum_i weight[h][i] * key_i, the products of a piece added up in key order
-// first.
-DI_MULTIVERSION
-void accumulate(const float* weight, const float* rescale, int64_t heads, const float* keys, int64_t count,
-                int64_t dim, float* sum) {
-  for (int64_t tile = 0; tile < dim; tile += kDimTile) {
-    const int64_t size = std::min(kDimTile, dim - tile);
-    for (int64_t h = 0; h < heads; ++h) {
-      float part[kDimTile] = {};
-      const float* w = weight + h * kPiece;
-      if (size == kDimTile) {
-        weighted_sum(w, keys + tile, count, dim, part);
-      } else {
-        for (int64_t i = 0; i < count; ++i) {
-          for (int64_t d = 0; d < size; ++d) part[d] += w[i] * keys[i * dim + tile + d];
-        }
-      }
-      float* out = sum + h * dim + tile;
-      for (int64_t d = 0; d < size; ++d) out[d] = out[d] * rescale[h] + part[d];
-    }
-  }
-}
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The keys of one row in order of visit; a null record is a column without a key.
 struct RowKeys {
@@ -77,99 +34,151 @@ struct RowKeys {
   int64_t first_entry = 0;  // columns from here on have the format `entry`, those before it `window`
   RecordFormat window = RecordFormat::float32, entry = RecordFormat::float32;
 
-  void decode(int64_t i, int64_t dim, float* out) const {
-    const RecordFormat format = i < first_entry ? window : entry;
-    decode_record(format, column[i], column[i] + value_bytes(format, dim), dim, out);
+  RecordFormat format(int64_t i) const { return i < first_entry ? window : entry; }
+
+  // Asks for a record that will be decoded soon: entries lie anywhere in memory.
+  void prefetch(int64_t i, int64_t dim) const {
+    if (i >= static_cast<int64_t>(column.size()) || column[i] == nullptr) return;
+    const int64_t bytes = value_bytes(format(i), dim) + scale_bytes(format(i), dim);
+    for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(column[i] + b);
   }
 };
 
-// Running softmax of some heads of one row.
+// One record in the type of the query; exact, but for float32 keys of a bfloat16 query, which are rounded.
+template <class T>
+void decode_key(RecordFormat format, const uint8_t* record, int64_t dim, T* out) {
+  const Loops<T>& loops = attention_simd::active().of<T>();
+  if (format == RecordFormat::fp8 && loops.decode_fp8 != nullptr) {
+    loops.decode_fp8(record, dim, out);
+  } else if (format == RecordFormat::fp4 && loops.decode_fp4 != nullptr && dim % 32 == 0) {
+    loops.decode_fp4(record, dim, out);
+  } else if (!is_plain(format)) {
+    const auto decode = formats_simd::active().of<T>().decode[static_cast<int>(group_format(format))];
+    decode(record, record + value_bytes(format, dim), dim, out);
+  } else if ((format == RecordFormat::bfloat16) == std::is_same_v<T, bf16>) {
+    std::memcpy(out, record, static_cast<size_t>(dim) * sizeof(T));
+  } else {
+    for (int64_t d = 0; d < dim; ++d) {
+      std::conditional_t<std::is_same_v<T, bf16>, float, bf16> x;
+      std::memcpy(&x, record + d * static_cast<int64_t>(sizeof x), sizeof x);
+      out[d] = from_float<T>(to_float(x));
+    }
+  }
+}
+
+// Running softmax of some heads of one row, in memory that a thread keeps.
 template <class T>
 class RowSoftmax {
  public:
-  RowSoftmax(int64_t heads, int64_t dim)
-      : dim_(dim),
-        q_(heads * dim),
-        sum_(heads * dim),
-        keys_(kPiece * dim),
-        logits_(heads * kPiece),
-        maximum_(heads),
-        denominator_(heads),
-        rescale_(heads) {}
-
-  void run(const T* q, int64_t heads, const RowKeys& keys, const float* sink, float scale, T* out) {
-    widen(q, heads * dim_, q_.data());
-    std::fill(sum_.begin(), sum_.end(), 0.0f);
-    std::fill(maximum_.begin(), maximum_.end(), -kInfinity);
-    std::fill(denominator_.begin(), denominator_.end(), 0.0f);
+  void run(const T* q, int64_t heads, int64_t dim, const RowKeys& keys, const float* sink, float scale,
+           T* out) {
+    start(q, heads, dim);
     const int64_t columns = static_cast<int64_t>(keys.column.size());
     bool any = false;
     for (int64_t begin = 0; begin < columns; begin += kPiece) {
       const int64_t count = load(keys, begin, std::min(begin + kPiece, columns));
       if (count == 0) continue;
       any = true;
-      score(q_.data(), heads, keys_.data(), count, dim_, scale, logits_.data());
-      for (int64_t h = 0; h < heads; ++h) fold(h, count);
-      accumulate(logits_.data(), rescale_.data(), heads, keys_.data(), count, dim_, sum_.data());
+      visit(count, scale);
     }
-    for (int64_t h = 0; h < heads; ++h) finish(h, any, sink[h], out + h * dim_);
+    if (any) {
+      loops_->finish(sum_, maximum_, denominator_, sink, heads_, dim_, out);
+    } else {
+      std::fill(out, out + heads_ * dim_, from_float<T>(0.0f));
+    }
   }
 
  private:
-  // Decodes the keys of one piece, without gaps.
+  void start(const T* q, int64_t heads, int64_t dim) {
+    loops_ = &attention_simd::active().of<T>();
+    heads_ = heads;
+    dim_ = dim;
+    lanes_ = ceil_div(heads, kHeads) * kHeads;
+    words_ = ceil_div(dim, kPerWord<T>);
+    tiles_ = ceil_div(dim, kTile);
+    q_ = q_buffer_.reserve<Word<T>>(lanes_ * words_);
+    keys_ = keys_buffer_.reserve<T>(kPiece * tiles_ * kTile);
+    values_ = values_buffer_.reserve<Word<T>>(kPiece / kPerWord<T> * tiles_ * kTile);
+    weights_ = weights_buffer_.reserve<Word<T>>(kPiece / kPerWord<T> * lanes_);
+    logits_ = logits_buffer_.reserve<float>(kPiece * lanes_);
+    sum_ = sum_buffer_.reserve<float>(heads_ * tiles_ * kTile);
+    maximum_ = state_buffer_.reserve<float>(3 * lanes_);
+    denominator_ = maximum_ + lanes_;
+    rescale_ = denominator_ + lanes_;
+    // Lanes without a head score zero everywhere.
+    if (heads_ < lanes_) std::fill_n(q_, lanes_ * words_, Word<T>{});
+    loops_->load_queries(q, heads_, dim_, q_);
+    std::fill_n(sum_, heads_ * tiles_ * kTile, 0.0f);
+    std::fill_n(maximum_, lanes_, -kInfinity);
+    std::fill_n(denominator_, lanes_, 0.0f);
+  }
+
+  // Decodes the keys of one piece without gaps, and zeros behind them.
   int64_t load(const RowKeys& keys, int64_t begin, int64_t end) {
+    const int64_t stride = tiles_ * kTile;
     int64_t count = 0;
     for (int64_t i = begin; i < end; ++i) {
-      if (keys.column[i] != nullptr) keys.decode(i, dim_, keys_.data() + count++ * dim_);
+      keys.prefetch(i + kPiece, dim_);
+      if (keys.column[i] == nullptr) continue;
+      T* key = keys_ + count++ * stride;
+      decode_key(keys.format(i), keys.column[i], dim_, key);
+      std::fill(key + dim_, key + stride, T{});
     }
+    std::fill(keys_ + count * stride, keys_ + ceil_div(count, kKeys) * kKeys * stride, T{});
     return count;
   }
 
-  // Turns the logits of one head into weights of the value product and moves the running sums to the new
-  // maximum.
-  void fold(int64_t h, int64_t count) {
-    float* logits = logits_.data() + h * kPiece;
-    float maximum = maximum_[h];
-    for (int64_t i = 0; i < count; ++i) maximum = logits[i] > maximum ? logits[i] : maximum;
-    const float base = maximum == -kInfinity ? 0.0f : maximum;  // -inf - -inf would be NaN
-    rescale_[h] = std::exp(maximum_[h] - base);
-    float added = 0.0f;
-    for (int64_t i = 0; i < count; ++i) {
-      const float p = std::exp(logits[i] - base);
-      added += p;
-      logits[i] = rounded<T>(p);
+  void visit(int64_t count, float scale) {
+    const int64_t stride = tiles_ * kTile, padded = ceil_div(count, kKeys) * kKeys;
+    const auto* words = reinterpret_cast<const Word<T>*>(keys_);
+    for (int64_t h = 0; h < lanes_; h += kHeads) {
+      loops_->score(q_ + h * words_, words, words_, stride / kPerWord<T>, padded, scale, logits_ + h, lanes_);
     }
-    denominator_[h] = denominator_[h] * rescale_[h] + added;
-    maximum_[h] = maximum;
+    loops_->fold(logits_, lanes_, count, maximum_, denominator_, rescale_, weights_);
+    loops_->values(keys_, stride, padded, tiles_, values_);
+    for (int64_t t = 0; t < tiles_; ++t) {
+      loops_->accumulate(weights_, lanes_, heads_, values_ + t * (kPiece / kPerWord<T> * kTile),
+                         ceil_div(count, kPerWord<T>), rescale_, sum_ + t * heads_ * kTile);
+    }
   }
 
-  void finish(int64_t h, bool any, float sink, T* out) const {
-    const float base = maximum_[h] == -kInfinity ? 0.0f : maximum_[h];
-    const float denominator = denominator_[h] + std::exp(sink - base);
-    for (int64_t d = 0; d < dim_; ++d) out[d] = from_float<T>(any ? sum_[h * dim_ + d] / denominator : 0.0f);
-  }
-
-  int64_t dim_;
-  std::vector<float> q_, sum_, keys_, logits_, maximum_, denominator_, rescale_;
+  const Loops<T>* loops_ = nullptr;
+  int64_t heads_ = 0, dim_ = 0, lanes_ = 0, words_ = 0, tiles_ = 0;
+  Buffer q_buffer_, keys_buffer_, values_buffer_, weights_buffer_, logits_buffer_, sum_buffer_, state_buffer_;
+  Word<T>*q_ = nullptr, *values_ = nullptr, *weights_ = nullptr;
+  T* keys_ = nullptr;
+  float *logits_ = nullptr, *sum_ = nullptr, *maximum_ = nullptr, *denominator_ = nullptr,
+        *rescale_ = nullptr;
 };
 
-// Work is shared out by (row, head); a thread decodes the keys of a row once for all its heads of that row.
+// Work is shared out by row and kHeads heads; a thread decodes the keys of a row once for all its heads of
+// it.
 template <class T, class Collect>
 void attend(const AttentionShape& shape, const T* q, const Collect& collect, const float* sink, float scale,
-            T* out) {
-  const int64_t heads = shape.heads, dim = shape.dim;
-  parallel_for(shape.rows * heads, kTypicalKeys * dim, [&](int64_t begin, int64_t end) {
-    RowSoftmax<T> softmax(std::min(heads, end - begin), dim);
-    RowKeys keys;
-    while (begin < end) {
-      const int64_t row = begin / heads, head = begin % heads;
-      const int64_t count = std::min(heads - head, end - begin);
-      keys.column.clear();
-      collect(row, keys);
-      softmax.run(q + begin * dim, count, keys, sink + head, scale, out + begin * dim);
-      begin += count;
-    }
-  });
+            const OutputRope* rope, T* out) {
+  using Arithmetic = std::conditional_t<std::is_same_v<T, bf16>, FlushedSubnormals, DefaultArithmetic>;
+  const int64_t heads = shape.heads, dim = shape.dim, groups = ceil_div(heads, kHeads);
+  parallel_for(
+      shape.rows * groups, kTypicalKeys * std::min(heads, kHeads) * dim / 4, [&](int64_t begin, int64_t end) {
+        thread_local RowSoftmax<T> softmax;
+        thread_local RowKeys keys;
+        while (begin < end) {
+          const int64_t row = begin / groups, group = begin % groups;
+          const int64_t stop = std::min(groups, group + end - begin);
+          const int64_t head = group * kHeads, count = std::min(heads, stop * kHeads) - head;
+          keys.column.clear();
+          collect(row, keys);
+          T* const result = out + (row * heads + head) * dim;
+          {
+            const Arithmetic arithmetic;
+            softmax.run(q + (row * heads + head) * dim, count, dim, keys, sink + head, scale, result);
+          }
+          if (rope != nullptr) {
+            apply_rope(result, rope->positions + row, rope->table, result, 1, count, dim, rope->dim, true);
+          }
+          begin += stop - group;
+        }
+      });
 }
 
 void check_window(const WindowKeys& window, int64_t rows) {
@@ -191,18 +200,23 @@ void check_window(const WindowKeys& window, int64_t rows) {
   }
 }
 
+// Entries are int32, and so is a division that costs a third of one of int64.
+int64_t page_of(const EntryKeys& entries, int32_t entry) {
+  const auto per_block = static_cast<uint32_t>(std::min<int64_t>(entries.pages.inner, INT32_MAX));
+  return static_cast<uint32_t>(entry) / per_block;
+}
+
 void check_entries(const EntryKeys& entries, const WindowKeys& window, int64_t rows) {
-  const int64_t per_block = entries.pages.inner;
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t window_keys = std::max<int64_t>(int64_t{window.end[r]} - window.begin[r], 0);
     require_range("number of window keys", r, window_keys, 0, window.width + 1);
     for (int64_t i = 0; i < entries.count; ++i) {
-      const int64_t entry = entries.selected[r * entries.count + i];
+      const int32_t entry = entries.selected[r * entries.count + i];
       if (entry < 0) continue;
-      require_range("selected entry", r, entry, 0, entries.table_width * per_block);
+      require_range("selected entry", r, entry, 0, entries.table_width * entries.pages.inner);
       require_range("sequence", r, entries.sequence[r], 0, entries.sequences);
-      const int64_t block =
-          entries.block_table[entries.sequence[r] * entries.table_width + entry / per_block];
+      const int32_t block =
+          entries.block_table[entries.sequence[r] * entries.table_width + page_of(entries, entry)];
       require_range("block of a selected entry", r, block, 0, entries.pages.outer);
     }
   }
@@ -224,15 +238,16 @@ int64_t entry_column(int64_t window_keys, int64_t width) {
 
 void collect_entries(const EntryKeys& entries, int64_t row, RowKeys& keys) {
   const int64_t per_block = entries.pages.inner;
+  const int32_t* const selected = entries.selected + row * entries.count;
+  const int32_t* const table = entries.block_table + entries.sequence[row] * entries.table_width;
   for (int64_t i = 0; i < entries.count; ++i) {
-    const int64_t entry = entries.selected[row * entries.count + i];
+    const int32_t entry = selected[i];
     if (entry < 0) {
       keys.column.push_back(nullptr);
       continue;
     }
-    const int64_t block =
-        entries.block_table[entries.sequence[row] * entries.table_width + entry / per_block];
-    keys.column.push_back(entries.pages.at(block, entry % per_block));
+    const int64_t page = page_of(entries, entry);
+    keys.column.push_back(entries.pages.at(table[page], entry - page * per_block));
   }
 }
 
@@ -240,7 +255,8 @@ void collect_entries(const EntryKeys& entries, int64_t row, RowKeys& keys) {
 
 template <class T>
 void sparse_attention(const AttentionShape& shape, const T* q, const WindowKeys& window,
-                      const EntryKeys* entries, const float* sink, float scale, T* out) {
+                      const EntryKeys* entries, const float* sink, float scale, T* out,
+                      const OutputRope* rope) {
   check_window(window, shape.rows);
   if (entries != nullptr) check_entries(*entries, window, shape.rows);
   const auto collect = [&](int64_t row, RowKeys& keys) {
@@ -253,7 +269,7 @@ void sparse_attention(const AttentionShape& shape, const T* q, const WindowKeys&
     keys.entry = entries->pages.format;
     collect_entries(*entries, row, keys);
   };
-  attend(shape, q, collect, sink, scale, out);
+  attend(shape, q, collect, sink, scale, rope, out);
 }
 
 template <class T>
@@ -271,12 +287,12 @@ void gathered_attention(const AttentionShape& shape, const T* q, const RecordGri
       list.column.push_back(key < 0 ? nullptr : keys.at(0, key));
     }
   };
-  attend(shape, q, collect, sink, scale, out);
+  attend(shape, q, collect, sink, scale, static_cast<const OutputRope*>(nullptr), out);
 }
 
 #define DI_INSTANTIATE(T)                                                                                 \
   template void sparse_attention<T>(const AttentionShape&, const T*, const WindowKeys&, const EntryKeys*, \
-                                    const float*, float, T*);                                             \
+                                    const float*, float, T*, const OutputRope*);                          \
   template void gathered_attention<T>(const AttentionShape&, const T*, const RecordGrid&, const int32_t*, \
                                       int64_t, const float*, float, T*);
 DI_INSTANTIATE(float)

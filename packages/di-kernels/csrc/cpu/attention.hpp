@@ -35,11 +35,21 @@ struct EntryKeys {
   int64_t count;  // columns of `selected`
 };
 
+// Rotates the last `dim` elements of every output vector back by the table row of its row's position, after
+// it was rounded to T: apply_rope(.., inverse) in place.
+struct OutputRope {
+  const int32_t* positions;  // [rows], rows of the table
+  const float* table;
+  int64_t dim;
+};
+
 // Both throw std::out_of_range for an index outside its array, before anything is computed.
-// `entries` may be null. T is the type of q; keys are decoded to float32.
+// `entries` and `rope` may be null. T is the type of q and what keys are decoded to. A row's cost follows
+// from its keys alone, wherever they lie.
 template <class T>
 void sparse_attention(const AttentionShape& shape, const T* q, const WindowKeys& window,
-                      const EntryKeys* entries, const float* sink, float scale, T* out);
+                      const EntryKeys* entries, const float* sink, float scale, T* out,
+                      const OutputRope* rope = nullptr);
 
 // keys: one outer element with n records; index [rows, width], a negative one leaves its column of the pieces
 // empty.

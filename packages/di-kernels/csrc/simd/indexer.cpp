@@ -1,6 +1,7 @@
 #include "simd/indexer.hpp"
 
 #include "simd/native.hpp"
+#include "simd/transpose.hpp"
 
 namespace di::indexer_simd::DI_ISA {
 namespace {
@@ -51,37 +52,6 @@ DI_INLINE void decode_column(const uint8_t* codes, const uint8_t* scales, int64_
 
 #if defined(DI_AVX512)
 
-// Dword j of row i becomes dword i of row j.
-DI_INLINE void transpose(__m512i r[16]) {
-  __m512i t[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
-    t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-    t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
-    r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
-    r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
-    r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-    t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-    t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-    t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
-    r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
-    r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
-    r[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
-  }
-}
-
 // 16 columns, 128 elements each. A scale is added to the exponents of the values that are not zero. Returns
 // false, having done nothing, when that would leave the range of normal numbers.
 DI_INLINE bool decode_16(const uint8_t* const* codes, const uint8_t* const* scales, int64_t chunk,
@@ -103,7 +73,7 @@ DI_INLINE bool decode_16(const uint8_t* const* codes, const uint8_t* const* scal
   __m512i words[16];
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) words[i] = _mm512_loadu_si512(codes[i] + 64 * chunk);
-  transpose(words);
+  transpose_16(words);
 #pragma GCC unroll 4
   for (int group = 0; group < 4; ++group) {
     const u32x16 low = ((((u32x16)scale >> (8 * group)) & 255u) - 127u) << 7 & 0xffffu;

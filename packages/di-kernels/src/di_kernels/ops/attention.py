@@ -4,7 +4,13 @@ Key and value are one vector shared by all heads. Keys are visited in columns: w
 column 0, entries in order from column ``width`` (the window's size), whether the window is full or not. Columns go in
 pieces of 64 with a running maximum, absent columns counting towards a piece. Probabilities are rounded to bfloat16 for
 the value product when the query is bfloat16, the denominator sums the unrounded ones. That is the release's arithmetic,
-bit for bit, and it makes the pieces of a row depend on nothing but the row.
+and it makes the pieces of a row depend on nothing but the row.
+
+Sums have one order. With a bfloat16 query a logit is one float32 sum over pairs of neighbouring elements, from the
+first pair to the last; the output is the sum so far, rescaled, to which pairs of neighbouring keys of the piece are
+added. The second of a pair comes first, each by a fused multiply-add that flushes subnormals (what VDPBF16PS does).
+With a float32 query every element, or key, is a fused multiply-add of its own, in order. The denominator is summed key
+by key.
 """
 
 from __future__ import annotations

@@ -1,0 +1,249 @@
+#include "simd/attention.hpp"
+
+#include "simd/key_decode.hpp"
+#include "simd/native.hpp"
+#include "simd/rows.hpp"
+#include "simd/transpose.hpp"
+
+namespace di::attention_simd::DI_ISA {
+namespace {
+
+using namespace simd::DI_ISA;
+
+// Sums that stay in registers: of kScoreKeys keys and kScoreVectors vectors of heads, and of kSumHeads heads
+// and kSumVectors vectors of elements.
+#if defined(DI_AVX512)
+constexpr int kScoreKeys = 8, kScoreVectors = 2, kSumHeads = 4, kSumVectors = 4;
+#else
+constexpr int kScoreKeys = 4, kScoreVectors = 2, kSumHeads = 4, kSumVectors = 2;
+#endif
+static_assert(kKeys % kScoreKeys == 0 && kHeads % (kWidth * kScoreVectors) == 0);
+static_assert(kTile % (kWidth * kSumVectors) == 0);
+
+DI_INLINE float base_of(float maximum) { return maximum == -__builtin_inff() ? 0.0f : maximum; }
+DI_INLINE f32x16 base_of(f32x16 maximum) {
+  return select(maximum == -__builtin_inff(), f32x16{}, maximum);  // -inf - -inf would be NaN
+}
+
+DI_INLINE float exp(float x) { return simd::DI_ISA::exp(splat(x))[0]; }
+
+DI_INLINE vf multiply_add(vf acc, vf a, vf b) { return fma(a, b, acc); }
+DI_INLINE vf multiply_add(vf acc, vu a, vu b) { return dot_bf16(acc, a, b); }
+
+DI_INLINE vf load_words(const float* p) { return load<vf>(p); }
+DI_INLINE vu load_words(const uint32_t* p) { return load<vu>(p); }
+
+// 16 heads from words `first` on, fewer where the array ends.
+template <class T>
+DI_INLINE void load_block(const T* q, int64_t heads, int64_t dim, int64_t first, uint32_t (*block)[16]) {
+  constexpr int64_t kElements = 16 * kPerWord<T>;
+  const int64_t begin = first * kPerWord<T>;
+  const int64_t n = dim - begin < kElements ? dim - begin : kElements;
+  for (int64_t h = 0; h < 16; ++h) {
+    if (h < heads && n == kElements) {
+      std::memcpy(block[h], q + h * dim + begin, 64);
+    } else {
+      std::memset(block[h], 0, 64);
+      if (h < heads) std::memcpy(block[h], q + h * dim + begin, static_cast<size_t>(n) * sizeof(T));
+    }
+  }
+}
+
+template <class T>
+void load_queries(const T* q, int64_t heads, int64_t dim, Word<T>* out) {
+  const int64_t words = (dim + kPerWord<T> - 1) / kPerWord<T>;
+  for (int64_t h = 0; h < heads; h += 16) {
+    uint32_t* group = reinterpret_cast<uint32_t*>(out) + h / kHeads * words * kHeads + h % kHeads;
+    for (int64_t w = 0; w < words; w += 16) {
+      uint32_t block[16][16], turned[16][16];
+      load_block(q + h * dim, heads - h, dim, w, block);
+      if (w + 16 <= words) {
+        transpose_16(block, group + w * kHeads, kHeads);
+        continue;
+      }
+      transpose_16(block, turned[0], 16);
+      for (int64_t i = 0; w + i < words; ++i) std::memcpy(group + (w + i) * kHeads, turned[i], 64);
+    }
+  }
+}
+
+template <class T>
+DI_INLINE void score_keys(const Word<T>* q, const Word<T>* keys, int64_t words, int64_t key_stride,
+                          float scale, float* logits, int64_t stride) {
+  vf acc[kScoreKeys][kScoreVectors] = {};
+  for (int64_t w = 0; w < words; ++w) {
+    decltype(load_words(q)) query[kScoreVectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kScoreVectors; ++v) query[v] = load_words(q + w * kHeads + v * kWidth);
+#pragma GCC unroll 8
+    for (int i = 0; i < kScoreKeys; ++i) {
+      const auto key = repeat(keys[i * key_stride + w]);
+#pragma GCC unroll 8
+      for (int v = 0; v < kScoreVectors; ++v) acc[i][v] = multiply_add(acc[i][v], query[v], key);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kScoreKeys; ++i) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kScoreVectors; ++v) store(logits + i * stride + v * kWidth, acc[i][v] * scale);
+  }
+}
+
+template <class T>
+void score(const Word<T>* q, const Word<T>* keys, int64_t words, int64_t key_stride, int64_t count,
+           float scale, float* logits, int64_t stride) {
+  for (int64_t i = 0; i < count; i += kScoreKeys) {
+    for (int64_t h = 0; h < kHeads; h += kWidth * kScoreVectors) {
+      score_keys<T>(q + h, keys + i * key_stride, words, key_stride, scale, logits + i * stride + h, stride);
+    }
+  }
+}
+
+DI_INLINE void put_weights(f32x16 p, f32x16, float* out) { store(out, p); }
+DI_INLINE void put_weights(f32x16 p0, f32x16 p1, uint32_t* out) {
+  const u32x16 low = __builtin_convertvector(to_bf16(p0), u32x16);
+  const u32x16 high = __builtin_convertvector(to_bf16(p1), u32x16);
+  store(out, low | high << 16);
+}
+
+template <class T>
+DI_INLINE void fold_16(const float* logits, int64_t heads, int64_t count, float* maximum, float* denominator,
+                       float* rescale, Word<T>* weights) {
+  const f32x16 before = load<f32x16>(maximum);
+  f32x16 top = before;
+  for (int64_t i = 0; i < count; ++i) top = max(top, load<f32x16>(logits + i * heads));
+  const f32x16 base = base_of(top);
+  f32x16 added = {};
+  for (int64_t i = 0; i < count; i += kPerWord<T>) {
+    f32x16 p[2] = {};
+    for (int64_t j = 0; j < kPerWord<T> && i + j < count; ++j) {
+      p[j] = simd::DI_ISA::exp(load<f32x16>(logits + (i + j) * heads) - base);
+      added += p[j];
+    }
+    put_weights(p[0], p[1], weights + i / kPerWord<T> * heads);
+  }
+  const f32x16 factor = simd::DI_ISA::exp(before - base);
+  store(rescale, factor);
+  store(denominator, load<f32x16>(denominator) * factor + added);
+  store(maximum, top);
+}
+
+template <class T>
+void fold(const float* logits, int64_t heads, int64_t count, float* maximum, float* denominator,
+          float* rescale, Word<T>* weights) {
+  for (int64_t h = 0; h < heads; h += 16) {
+    fold_16<T>(logits + h, heads, count, maximum + h, denominator + h, rescale + h, weights + h);
+  }
+}
+
+DI_INLINE void pair_up(const float* key, const float*, float* out) { std::memcpy(out, key, 64); }
+DI_INLINE void pair_up(const bf16* even, const bf16* odd, uint32_t* out) {
+  const u32x16 low = __builtin_convertvector(load<u16x16>(even), u32x16);
+  const u32x16 high = __builtin_convertvector(load<u16x16>(odd), u32x16);
+  store(out, low | high << 16);
+}
+
+template <class T>
+void values(const T* keys, int64_t stride, int64_t count, int64_t tiles, Word<T>* out) {
+  for (int64_t i = 0; i < count; i += kPerWord<T>) {
+    for (int64_t d = 0; d < tiles * kTile; d += 16) {
+      const T* key = keys + i * stride + d;
+      Word<T>* tile = out + d / kTile * (kPiece / kPerWord<T> * kTile) + d % kTile;
+      pair_up(key, key + stride, tile + i / kPerWord<T> * kTile);
+    }
+  }
+}
+
+template <class T, int count>
+DI_INLINE void sum_heads(const Word<T>* weights, int64_t stride, const Word<T>* values, int64_t words,
+                         const float* rescale, float* sum) {
+  vf acc[count][kSumVectors];
+#pragma GCC unroll 8
+  for (int h = 0; h < count; ++h) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kSumVectors; ++v) acc[h][v] = load<vf>(sum + h * kTile + v * kWidth) * rescale[h];
+  }
+  for (int64_t w = 0; w < words; ++w) {
+    decltype(load_words(values)) value[kSumVectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kSumVectors; ++v) value[v] = load_words(values + w * kTile + v * kWidth);
+#pragma GCC unroll 8
+    for (int h = 0; h < count; ++h) {
+      const auto weight = repeat(weights[w * stride + h]);
+#pragma GCC unroll 8
+      for (int v = 0; v < kSumVectors; ++v) acc[h][v] = multiply_add(acc[h][v], value[v], weight);
+    }
+  }
+#pragma GCC unroll 8
+  for (int h = 0; h < count; ++h) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kSumVectors; ++v) store(sum + h * kTile + v * kWidth, acc[h][v]);
+  }
+}
+
+template <class T>
+void accumulate(const Word<T>* weights, int64_t stride, int64_t heads, const Word<T>* values, int64_t words,
+                const float* rescale, float* sum) {
+  int64_t h = 0;
+  for (; h + kSumHeads <= heads; h += kSumHeads) {
+    for (int64_t d = 0; d < kTile; d += kWidth * kSumVectors) {
+      sum_heads<T, kSumHeads>(weights + h, stride, values + d, words, rescale + h, sum + h * kTile + d);
+    }
+  }
+  for (; h < heads; ++h) {
+    for (int64_t d = 0; d < kTile; d += kWidth * kSumVectors) {
+      sum_heads<T, 1>(weights + h, stride, values + d, words, rescale + h, sum + h * kTile + d);
+    }
+  }
+}
+
+template <class T>
+void finish(const float* sum, const float* maximum, const float* denominator, const float* sink,
+            int64_t heads, int64_t dim, T* out) {
+  for (int64_t h = 0; h < heads; ++h) {
+    const float total = denominator[h] + exp(sink[h] - base_of(maximum[h]));
+    by_16(dim, [&](int64_t d, auto lanes) __attribute__((always_inline)) {
+      const float* part = sum + (d / kTile * heads + h) * kTile + d % kTile;
+      store_row(out + h * dim + d, load<f32x16>(part) / total, lanes);
+    });
+  }
+}
+
+template <class T>
+using Decode = void (*)(const uint8_t* record, int64_t dim, T* out);
+
+template <class T>
+constexpr Decode<T> fast_fp8() {
+#if defined(DI_AVX512)
+  if constexpr (std::is_same_v<T, bf16>)
+    return [](const uint8_t* record, int64_t dim, bf16* out) { decode_fp8(record, dim, out); };
+#endif
+  return nullptr;
+}
+
+template <class T>
+constexpr Decode<T> fast_fp4() {
+#if defined(DI_AVX512)
+  if constexpr (std::is_same_v<T, bf16>)
+    return [](const uint8_t* record, int64_t dim, bf16* out) { decode_fp4(record, dim, out); };
+#endif
+  return nullptr;
+}
+
+template <class T>
+constexpr Loops<T> loops = {
+    .decode_fp8 = fast_fp8<T>(),
+    .decode_fp4 = fast_fp4<T>(),
+    .load_queries = load_queries<T>,
+    .score = score<T>,
+    .fold = fold<T>,
+    .values = values<T>,
+    .accumulate = accumulate<T>,
+    .finish = finish<T>,
+};
+
+}  // namespace
+
+const Table table = {.f32 = loops<float>, .b16 = loops<bf16>};
+
+}  // namespace di::attention_simd::DI_ISA

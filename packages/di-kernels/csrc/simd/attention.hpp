@@ -1,0 +1,70 @@
+// Loops of sparse attention over one piece of keys: logits, running softmax, value product.
+//
+// A word holds what one step of a sum takes: two neighbouring bfloat16 elements (the even one in its low
+// half) for dot_bf16, or one float32 element. Heads stand in lanes for the logits and the softmax, elements
+// of the value for the product. All rows are padded with zeros.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "isa.hpp"
+#include "numeric.hpp"
+
+namespace di::attention_simd {
+
+constexpr int64_t kPiece = 64;  // keys of a piece
+constexpr int64_t kHeads = 32;  // heads whose queries stay in the first-level cache
+constexpr int64_t kTile = 64;   // elements of the value that stay there while all heads pass
+constexpr int64_t kKeys = 8;    // keys are loaded, and padded, in this number
+
+template <class T>
+using Word = std::conditional_t<std::is_same_v<T, bf16>, uint32_t, float>;
+template <class T>
+constexpr int64_t kPerWord = sizeof(uint32_t) / sizeof(T);
+
+template <class T>
+struct Loops {
+  // A record of FP8 (FP4) values and scales as its elements, dim a multiple of 32; null where
+  // csrc/simd/formats has nothing slower.
+  void (*decode_fp8)(const uint8_t* record, int64_t dim, T* out);
+  void (*decode_fp4)(const uint8_t* record, int64_t dim, T* out);
+  // q [heads, dim] as [ceil(heads / kHeads), words, kHeads].
+  void (*load_queries)(const T* q, int64_t heads, int64_t dim, Word<T>* out);
+  // logits[i][h] = scale * (q_h . key_i), word by word, of kHeads heads and `count` keys, a multiple of
+  // kKeys; keys are `key_stride` words apart, logits `stride`.
+  void (*score)(const Word<T>* q, const Word<T>* keys, int64_t words, int64_t key_stride, int64_t count,
+                float scale, float* logits, int64_t stride);
+  // The step of the running softmax of `heads` heads, a multiple of 16: moves maximum and denominator, which
+  // are summed key by key, and gives the factor of earlier sums. weights[w][h] holds what word w of the
+  // values is multiplied with: exp(logit - maximum), rounded to T.
+  void (*fold)(const float* logits, int64_t heads, int64_t count, float* maximum, float* denominator,
+               float* rescale, Word<T>* weights);
+  // keys [count, stride] as values [tiles, kPiece / kPerWord, kTile], whose words hold the same element of
+  // neighbouring keys; count is a multiple of kKeys.
+  void (*values)(const T* keys, int64_t stride, int64_t count, int64_t tiles, Word<T>* out);
+  // sum[h] = sum[h] * rescale[h], then plus weights[w][h] * values[w] word by word, for the kTile elements of
+  // one tile and `heads` heads; weights are `stride` apart, sum is [heads, kTile].
+  void (*accumulate)(const Word<T>* weights, int64_t stride, int64_t heads, const Word<T>* values,
+                     int64_t words, const float* rescale, float* sum);
+  // out[h][d] = sum / (denominator + exp(sink - maximum)); sum is [tiles, heads, kTile].
+  void (*finish)(const float* sum, const float* maximum, const float* denominator, const float* sink,
+                 int64_t heads, int64_t dim, T* out);
+};
+
+struct Table {
+  Loops<float> f32;
+  Loops<bf16> b16;
+
+  template <class T>
+  const Loops<T>& of() const {
+    if constexpr (std::is_same_v<T, bf16>) {
+      return b16;
+    } else {
+      return f32;
+    }
+  }
+};
+DI_SIMD_FAMILY
+
+}  // namespace di::attention_simd
