@@ -11,12 +11,12 @@ Trunk<T> Trunk<T>::expand(const T* hidden, int64_t rows, int64_t streams, int64_
   trunk.spare = work.take<T>(rows * streams * dim);
   trunk.pre = work.take<float>(rows * streams);
   trunk.spare_pre = work.take<float>(rows * streams);
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t s = 0; s < streams; ++s) {
-      std::copy_n(hidden + r * dim, dim, trunk.stream + (r * streams + s) * dim);
-      trunk.pre[r * streams + s] = s == 0 ? 1.0f : 0.0f;
+  parallel_for(rows * streams, dim, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      std::copy_n(hidden + i / streams * dim, dim, trunk.stream + i * dim);
+      trunk.pre[i] = i % streams == 0 ? 1.0f : 0.0f;
     }
-  }
+  });
   return trunk;
 }
 
