@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from di_kernels import instruction_sets
 from di_kernels.ops.rope import YarnScaling, apply_rope, rope_frequencies, rope_table
 from di_kernels.reference import rope as reference
 from di_kernels.testing import (
@@ -15,6 +16,7 @@ from di_kernels.testing import (
     assert_same_values,
     device_backends,
     hostile,
+    instructions,
     threads,
     with_gaps,
 )
@@ -173,3 +175,16 @@ def test_bad_arguments_are_refused() -> None:
         apply_rope(x, positions.long(), TABLE)
     with pytest.raises(ValueError, match="even number of columns"):
         apply_rope(x, torch.zeros(2, dtype=torch.int32), TABLE[:, :7])
+
+
+@pytest.mark.parametrize("kind", [Hostile.NORMAL, Hostile.SUBNORMALS, Hostile.NAN])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dim", [2, 30, 32, 64, 70])
+def test_same_bits_on_every_instruction_set(dim: int, dtype: torch.dtype, kind: Hostile) -> None:
+    x, table = hostile(kind, 6, 2, 72, dtype=dtype), rope_table(rope_frequencies(dim, 10000.0), 50)
+    positions = torch.tensor([0, 1, 49, 7, 7, 30], dtype=torch.int32)
+    for inverse in (False, True):
+        expected = reference.apply_rope(x, positions, table, inverse)
+        for name in instruction_sets():
+            with instructions(name):
+                assert_same_values(apply_rope(x, positions, table, inverse=inverse), expected)

@@ -239,6 +239,16 @@ def test_a_bad_step_writes_nothing(
     assert torch.equal(sequences.pool.slots, before[1])
 
 
+def test_logits_of_all_rows_and_of_some(tiny: Checkpoint) -> None:
+    sequences = Sequences(built(tiny), native=True)
+    output, _ = sequences.step({0: 7, 1: 4})
+    assert sequences.native is not None
+    every = sequences.native.logits(output.hidden).clone()
+    for rows in ([], [10], [3, 0, 3]):
+        some = sequences.native.logits(output.hidden, np.array(rows, dtype=np.int64))
+        assert same_bits(some, every[rows])
+
+
 def test_logits_of_rows_that_are_not_there(tiny: Checkpoint) -> None:
     sequences = Sequences(built(tiny), native=True)
     output, _ = sequences.step({0: 3})

@@ -169,8 +169,7 @@ class ModelRunner:
         sampling = plan.sampling
         states = [sequences[index].sampling for index in sampling.tolist()]
         if 0 < len(states) == plan.num_rows <= self._tile_rows:  # a row each: decodes without drafts
-            logits = self._logits(hidden, sampling)
-            return sample_tokens(self._sampler, logits, states, plan.positions + 1)
+            return sample_tokens(self._sampler, self._logits(hidden), states, plan.positions + 1)
         token_ids, positions = plan.token_ids, plan.positions
         counts = np.where(plan.decodes, plan.q_len, 1)[sampling]
         firsts = plan.row_start[sampling + 1] - counts
@@ -254,11 +253,13 @@ class ModelRunner:
             entries += prompt_logprobs(self._logits(hidden, rows[part]), following, top)
         return entries
 
-    def _logits(self, hidden: Tensor, rows: NDArray[np.integer]) -> Tensor:
-        """Logits of those rows; the next call overwrites them."""
-        if self._native is None:
-            return self._model.logits(hidden.index_select(0, torch.tensor(rows, dtype=torch.int64)))
-        return self._native.logits(hidden, rows.astype(np.int64, copy=False))
+    def _logits(self, hidden: Tensor, rows: NDArray[np.integer] | None = None) -> Tensor:
+        """Logits of those rows, or of all; the next call overwrites them."""
+        if self._native is not None:
+            return self._native.logits(hidden, None if rows is None else rows.astype(np.int64, copy=False))
+        if rows is not None:
+            hidden = hidden.index_select(0, torch.tensor(rows, dtype=torch.int64))
+        return self._model.logits(hidden)
 
 
 def _bound(loaded: LoadedModel, cache: CachePool) -> NativeModel | None:

@@ -72,6 +72,7 @@ NB_MODULE(_native, m) {
   di::bind::bind_linear(m);
   di::bind::bind_norm(m);
   di::bind::bind_rope(m);
+  di::bind::bind_cache(m);
   di::bind::bind_moe(m);
   di::bind::bind_route(m);
   di::bind::bind_hyper(m);

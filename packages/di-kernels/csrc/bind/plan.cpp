@@ -405,15 +405,16 @@ struct CachedPlan {
 };
 
 template <class T>
-void call_logits(BoundPlan& bound, const View& hidden, std::span<const int64_t> index, const View& out) {
+void call_logits(BoundPlan& bound, const View& hidden, const Ints<int64_t>* index, const View& out) {
   const auto in = dense<T, 2>(hidden, "hidden");
   const auto y = dense<float, 2>(out, "out");
-  const auto count = static_cast<int64_t>(index.size());
+  const int64_t count = index == nullptr ? in.shape[0] : static_cast<int64_t>(index->values().size());
   require(in.shape[1] == bound.plan.dim() && y.shape[0] == count && y.shape[1] == bound.plan.head.n,
           "logits: shapes do not agree");
-  for (int64_t i = 0; i < count; ++i) require_range("row", i, index[i], 0, in.shape[0]);
+  const int64_t* rows = index == nullptr ? nullptr : index->values().data();
+  for (int64_t i = 0; i < count && rows != nullptr; ++i) require_range("row", i, rows[i], 0, in.shape[0]);
   nb::gil_scoped_release release;
-  bound.plan.logits<T>(in.data, index.data(), count, y.data);
+  bound.plan.logits<T>(in.data, rows, count, y.data);
 }
 
 template <class T>
@@ -483,11 +484,16 @@ void bind_plan(nb::module_& m) {
                throw;
              }
            })
-      .def("logits", [](BoundPlan& self, View hidden, nb::handle rows, View out) {
-        const Ints<int64_t> index(rows, "rows", 1);
-        self.bfloat16 ? call_logits<bf16>(self, hidden, index.values(), out)
-                      : call_logits<float>(self, hidden, index.values(), out);
-      });
+      .def(
+          "logits",
+          [](BoundPlan& self, View hidden, nb::object rows, View out) {
+            std::optional<Ints<int64_t>> index;
+            if (!rows.is_none()) index.emplace(rows, "rows", 1);
+            const Ints<int64_t>* chosen = index.has_value() ? &*index : nullptr;
+            self.bfloat16 ? call_logits<bf16>(self, hidden, chosen, out)
+                          : call_logits<float>(self, hidden, chosen, out);
+          },
+          nb::arg("hidden"), nb::arg("rows").none(), nb::arg("out"));
   nb::class_<CachedPlan>(m, "CachedPlan")
       .def(nb::init<nb::object, nb::object>())
       .def("run", &CachedPlan::call, nb::arg("tokens"), nb::arg("q_start"), nb::arg("q_len"),

@@ -165,6 +165,7 @@ void bind_formats(nb::module_& m);
 void bind_linear(nb::module_& m);
 void bind_norm(nb::module_& m);
 void bind_rope(nb::module_& m);
+void bind_cache(nb::module_& m);
 void bind_hyper(nb::module_& m);
 void bind_moe(nb::module_& m);
 void bind_route(nb::module_& m);

@@ -42,7 +42,7 @@ void project_stream(const T* stream, int64_t rows, const Weight& fn, float eps, 
 }
 
 template <class T>
-void collapse_row(const T* stream, const float* pre, const HyperNorm& norm, int64_t m, int64_t dim, T* x,
+void collapse_row(const T* stream, const float* pre, const NormWeight& norm, int64_t m, int64_t dim, T* x,
                   T* quantized) {
   hyper_simd::active().of<T>().pre(stream, pre, m, dim, x);
   norm_simd::active().of<T>().rms_norm(x, norm.weight, dim, norm.eps, x, quantized);
@@ -90,7 +90,7 @@ void hyper_pre(const T* stream, const float* pre, T* y, int64_t rows, int64_t m,
 }
 
 template <class T>
-void hyper_collapse(const T* stream, const float* pre, const HyperNorm& norm, int64_t rows, int64_t m,
+void hyper_collapse(const T* stream, const float* pre, const NormWeight& norm, int64_t rows, int64_t m,
                     int64_t dim, T* x, T* quantized) {
   parallel_for(rows, (m + 2) * dim, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
@@ -102,7 +102,7 @@ void hyper_collapse(const T* stream, const float* pre, const HyperNorm& norm, in
 
 template <class T>
 void hyper_enter(const T* stream, int64_t rows, int64_t m, int64_t dim, const Weight& fn, float eps,
-                 const HyperParameters& parameters, const float* pre, const HyperNorm& norm, float* scratch,
+                 const HyperParameters& parameters, const float* pre, const NormWeight& norm, float* scratch,
                  HyperMixes out, T* x, T* quantized) {
   float *z = scratch, *rstd = scratch + rows * m * (m + 2);
   project_stream(stream, rows, fn, eps, z, rstd, [&](int64_t r) {
@@ -145,18 +145,18 @@ void stream_mean(const T* stream, T* y, int64_t rows, int64_t m, int64_t dim) {
   });
 }
 
-#define DI_INSTANTIATE(T)                                                                                  \
-  template void hyper_project<T>(const T*, int64_t, const Weight&, float, float*);                         \
-  template void hyper_pre<T>(const T*, const float*, T*, int64_t, int64_t, int64_t);                       \
-  template void hyper_collapse<T>(const T*, const float*, const HyperNorm&, int64_t, int64_t, int64_t, T*, \
-                                  T*);                                                                     \
-  template void hyper_enter<T>(const T*, int64_t, int64_t, int64_t, const Weight&, float,                  \
-                               const HyperParameters&, const float*, const HyperNorm&, float*, HyperMixes, \
-                               T*, T*);                                                                    \
-  template void hyper_post<T>(const T*, const T*, const float*, const float*, T*, int64_t, int64_t,        \
-                              int64_t);                                                                    \
-  template void hyper_post_combined<T>(const T*, const T*, const T*, int64_t, const float*, const float*,  \
-                                       T*, int64_t, int64_t, int64_t);                                     \
+#define DI_INSTANTIATE(T)                                                                                   \
+  template void hyper_project<T>(const T*, int64_t, const Weight&, float, float*);                          \
+  template void hyper_pre<T>(const T*, const float*, T*, int64_t, int64_t, int64_t);                        \
+  template void hyper_collapse<T>(const T*, const float*, const NormWeight&, int64_t, int64_t, int64_t, T*, \
+                                  T*);                                                                      \
+  template void hyper_enter<T>(const T*, int64_t, int64_t, int64_t, const Weight&, float,                   \
+                               const HyperParameters&, const float*, const NormWeight&, float*, HyperMixes, \
+                               T*, T*);                                                                     \
+  template void hyper_post<T>(const T*, const T*, const float*, const float*, T*, int64_t, int64_t,         \
+                              int64_t);                                                                     \
+  template void hyper_post_combined<T>(const T*, const T*, const T*, int64_t, const float*, const float*,   \
+                                       T*, int64_t, int64_t, int64_t);                                      \
   template void stream_mean<T>(const T*, T*, int64_t, int64_t, int64_t);
 DI_INSTANTIATE(float)
 DI_INSTANTIATE(bf16)

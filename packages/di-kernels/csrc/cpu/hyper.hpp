@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "cpu/norm.hpp"
 #include "cpu/weight.hpp"
 #include "numeric.hpp"
 
@@ -19,12 +20,6 @@ struct HyperParameters {
 // Where the coefficients go: pre, post [rows, m], comb [rows, m, m].
 struct HyperMixes {
   float *pre, *post, *comb;
-};
-
-// What a sub-layer's input is normalised with: weight [dim] float32 at any address.
-struct HyperNorm {
-  const uint8_t* weight;
-  float eps;
 };
 
 // z [rows, m(m+2)] = (fn . u) * rstd of the flattened trunk u (3.2); stream [rows, m, dim], fn [m(m+2),
@@ -44,7 +39,7 @@ void hyper_pre(const T* stream, const float* pre, T* y, int64_t rows, int64_t m,
 // x [rows, dim] = rms_norm(hyper_pre(stream, pre)), in one pass; `quantized`, where not null, its MXFP8 round
 // trip (dim is a multiple of 32 then).
 template <class T>
-void hyper_collapse(const T* stream, const float* pre, const HyperNorm& norm, int64_t rows, int64_t m,
+void hyper_collapse(const T* stream, const float* pre, const NormWeight& norm, int64_t rows, int64_t m,
                     int64_t dim, T* x, T* quantized);
 
 // What a sub-layer does with the trunk it finds, in one or two parallel loops: the coefficients of `stream`
@@ -52,7 +47,7 @@ void hyper_collapse(const T* stream, const float* pre, const HyperNorm& norm, in
 // not be out.pre. Scratch: m(m+2) + 1 floats for each row.
 template <class T>
 void hyper_enter(const T* stream, int64_t rows, int64_t m, int64_t dim, const Weight& fn, float eps,
-                 const HyperParameters& parameters, const float* pre, const HyperNorm& norm, float* scratch,
+                 const HyperParameters& parameters, const float* pre, const NormWeight& norm, float* scratch,
                  HyperMixes out, T* x, T* quantized);
 
 // New trunk [rows, m, dim]: round(post[j]*y + sum over i of comb[i,j]*stream[i]), in that order (3.5). `out`

@@ -6,6 +6,12 @@
 
 namespace di {
 
+// What rows are normalised with: weight [dim] float32 at any address.
+struct NormWeight {
+  const uint8_t* weight;
+  float eps;
+};
+
 // 1/sqrt(mean(x^2) + eps) of a vector of n values; the sum has the order of reduce.hpp.
 float inverse_rms(const float* x, int64_t n, float eps);
 

@@ -21,18 +21,40 @@ Trunk<T> Trunk<T>::expand(const T* hidden, int64_t rows, int64_t streams, int64_
 }
 
 template <class T>
-Input<T> HyperPlan::enter(const Trunk<T>& trunk, const Norm& norm, Workspace& work, HyperMixes mixes) const {
-  float* z = work.take<float>(trunk.rows * fn.n);
-  T* mixed = work.take<T>(trunk.rows * trunk.dim);
-  hyper_project<T>(trunk.stream, trunk.rows, fn, eps, z);
-  hyper_coefficients(z, trunk.rows, trunk.streams, parameters, mixes);
-  hyper_pre<T>(trunk.stream, trunk.pre, mixed, trunk.rows, trunk.streams, trunk.dim);
-  return norm.input(mixed, trunk.rows, work);
+Entered<T> HyperPlan::enter(const Trunk<T>& trunk, const Norm& norm, Workspace& work) const {
+  const int64_t rows = trunk.rows, m = trunk.streams, dim = trunk.dim;
+  const HyperMixes mixes{trunk.spare_pre, work.take<float>(rows * m), work.take<float>(rows * m * m)};
+  T* x = work.take<T>(rows * dim);
+  T* quantized = norm.quantize ? work.take<T>(rows * dim) : nullptr;
+  float* scratch = work.take<float>(rows * (m * (m + 2) + 1));
+  hyper_enter<T>(trunk.stream, rows, m, dim, fn, eps, parameters, trunk.pre, {norm.weight, norm.eps}, scratch,
+                 mixes, x, quantized);
+  return {{x, quantized}, mixes.post, mixes.comb};
 }
 
-template struct Trunk<float>;
-template struct Trunk<bf16>;
-template Input<float> HyperPlan::enter(const Trunk<float>&, const Norm&, Workspace&, HyperMixes) const;
-template Input<bf16> HyperPlan::enter(const Trunk<bf16>&, const Norm&, Workspace&, HyperMixes) const;
+template <class T>
+void leave(Trunk<T>& trunk, const Entered<T>& entered, const T* y) {
+  hyper_post<T>(trunk.stream, y, entered.post, entered.comb, trunk.spare, trunk.rows, trunk.streams,
+                trunk.dim);
+  trunk.swap_stream();
+  trunk.swap_pre();
+}
+
+template <class T>
+void leave(Trunk<T>& trunk, const Entered<T>& entered, const T* shared, const T* routed, int64_t slots) {
+  hyper_post_combined<T>(trunk.stream, shared, routed, slots, entered.post, entered.comb, trunk.spare,
+                         trunk.rows, trunk.streams, trunk.dim);
+  trunk.swap_stream();
+  trunk.swap_pre();
+}
+
+#define DI_INSTANTIATE(T)                                                               \
+  template struct Trunk<T>;                                                             \
+  template Entered<T> HyperPlan::enter(const Trunk<T>&, const Norm&, Workspace&) const; \
+  template void leave(Trunk<T>&, const Entered<T>&, const T*);                          \
+  template void leave(Trunk<T>&, const Entered<T>&, const T*, const T*, int64_t);
+DI_INSTANTIATE(float)
+DI_INSTANTIATE(bf16)
+#undef DI_INSTANTIATE
 
 }  // namespace di::plan

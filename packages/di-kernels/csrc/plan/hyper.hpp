@@ -1,6 +1,8 @@
 // The hyper-connected trunk and how a sub-layer reads and updates it (backbone specification, 3).
 #pragma once
 
+#include <utility>
+
 #include "cpu/hyper.hpp"
 #include "plan/projection.hpp"
 #include "plan/workspace.hpp"
@@ -22,31 +24,30 @@ struct Trunk {
   void swap_pre() { std::swap(pre, spare_pre); }
 };
 
+// A sub-layer that has read the trunk: its normalised input, and the coefficients of what it will add.
+template <class T>
+struct Entered {
+  Input<T> x;
+  const float *post, *comb;
+};
+
 // Hyper-connection of one sub-layer.
 struct HyperPlan {
   Weight fn{};
   HyperParameters parameters{};
   float eps = 0;
 
-  // What the sub-layer adds is y [rows, dim] of its normalised input, body(input, y): updates the trunk and
-  // its mix.
-  template <class T, class Body>
-  void apply(Trunk<T>& trunk, const Norm& norm, Workspace& work, const Body& body) const {
-    const Workspace::Scope scope(work);
-    const int64_t rows = trunk.rows, m = trunk.streams;
-    float* post = work.take<float>(rows * m);
-    float* comb = work.take<float>(rows * m * m);
-    T* y = work.take<T>(rows * trunk.dim);
-    body(enter(trunk, norm, work, {trunk.spare_pre, post, comb}), y);
-    hyper_post<T>(trunk.stream, y, post, comb, trunk.spare, rows, m, trunk.dim);
-    trunk.swap_stream();
-    trunk.swap_pre();
-  }
-
- private:
-  // The coefficients of the sub-layer, and its normalised input, formed with the mix of the one before it.
+  // The input of the sub-layer, formed with the mix of the one before it. Its own mix is in the spare.
   template <class T>
-  Input<T> enter(const Trunk<T>& trunk, const Norm& norm, Workspace& work, HyperMixes mixes) const;
+  Entered<T> enter(const Trunk<T>& trunk, const Norm& norm, Workspace& work) const;
 };
+
+// The trunk after a sub-layer that adds y [rows, dim].
+template <class T>
+void leave(Trunk<T>& trunk, const Entered<T>& entered, const T* y);
+
+// The trunk after experts, shared [rows, dim] and routed [rows, slots, dim].
+template <class T>
+void leave(Trunk<T>& trunk, const Entered<T>& entered, const T* shared, const T* routed, int64_t slots);
 
 }  // namespace di::plan

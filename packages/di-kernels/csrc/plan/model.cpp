@@ -20,10 +20,26 @@ void LayerPlan::run(Trunk<T>& trunk, Step<T>& step) const {
       std::copy_n(mean + r * trunk.dim, trunk.dim, place);
     }
   }
-  attention_hyper.apply(trunk, attention_norm, step.work,
-                        [&](const Input<T>& x, T* y) { attention.run(x, step, y); });
-  experts_hyper.apply(trunk, experts_norm, step.work,
-                      [&](const Input<T>& x, T* y) { experts.run(x.plain, trunk.rows, step.work, y); });
+  run_attention(trunk, step);
+  run_experts(trunk, step.work);
+}
+
+template <class T>
+void LayerPlan::run_attention(Trunk<T>& trunk, Step<T>& step) const {
+  Workspace& work = step.work;
+  const Workspace::Scope scope(work);
+  const Entered<T> entered = attention_hyper.enter(trunk, attention_norm, work);
+  T* y = work.take<T>(trunk.rows * trunk.dim);
+  attention.run(entered.x, step, y);
+  leave(trunk, entered, static_cast<const T*>(y));
+}
+
+template <class T>
+void LayerPlan::run_experts(Trunk<T>& trunk, Workspace& work) const {
+  const Workspace::Scope scope(work);
+  const Entered<T> entered = experts_hyper.enter(trunk, experts_norm, work);
+  const auto outputs = experts.run(entered.x.plain, trunk.rows, work);
+  leave(trunk, entered, outputs.shared, outputs.routed, experts.top_k);
 }
 
 template <class T>
@@ -71,15 +87,15 @@ void ModelPlan::run(const StepInput& input, const CacheViews& cache, int64_t win
   auto step = begin<T>(cache, window_columns, features);
   for (const LayerPlan& layer : layers) layer.run(trunk, step);
   if (draft) draft->run(step);
-  T* mixed = embedded;
-  hyper_pre<T>(trunk.stream, trunk.pre, mixed, rows, streams, dim());
-  norm(mixed, rows, hidden);
+  const HyperNorm final_norm{norm.weight, norm.eps};
+  hyper_collapse<T>(trunk.stream, trunk.pre, final_norm, rows, streams, dim(), hidden, nullptr);
 }
 
 template <class T>
 void ModelPlan::logits(const T* hidden, const int64_t* index, int64_t count, float* y) {
   const std::lock_guard lock(one_step_);
   const DefaultArithmetic arithmetic;
+  if (index == nullptr) return linear<T, float>(hidden, count, head, false, y);
   work_.reset();
   T* chosen = work_.take<T>(count * dim());
   for (int64_t i = 0; i < count; ++i) std::copy_n(hidden + index[i] * dim(), dim(), chosen + i * dim());

@@ -24,6 +24,12 @@ struct LayerPlan {
 
   template <class T>
   void run(Trunk<T>& trunk, Step<T>& step) const;
+
+ private:
+  template <class T>
+  void run_attention(Trunk<T>& trunk, Step<T>& step) const;
+  template <class T>
+  void run_experts(Trunk<T>& trunk, Workspace& work) const;
 };
 
 // Keys of the backbone's rows in every draft layer's ring (backbone specification, 8.2).
@@ -55,7 +61,8 @@ struct ModelPlan {
   template <class T>
   void run(const StepInput& input, const CacheViews& cache, int64_t window_columns, T* hidden, T* features);
 
-  // y [count, vocab] of rows index[i] of hidden [rows, dim], all in range.
+  // y [count, vocab] of rows index[i] of hidden [rows, dim], all in range; of the first ones where index is
+  // null.
   template <class T>
   void logits(const T* hidden, const int64_t* index, int64_t count, float* y);
 

@@ -16,9 +16,14 @@ struct MoePlan {
   const ExpertBank *experts = nullptr, *shared = nullptr;
   bool quantize_experts = false, quantize_shared = false;
 
-  // Rows x [rows, dim] through their experts: y [rows, dim].
+  // What the experts of each row return: shared [rows, dim], routed [rows, top_k, dim] in the order of the
+  // choice. Both are in `work`.
   template <class T>
-  void run(const T* x, int64_t rows, Workspace& work, T* y) const;
+  struct Outputs {
+    const T *shared, *routed;
+  };
+  template <class T>
+  Outputs<T> run(const T* x, int64_t rows, Workspace& work) const;
 };
 
 }  // namespace di::plan

@@ -32,6 +32,18 @@ def linear(
 def grouped_linear(x: Tensor, format: int, data: Tensor, scale: Tensor | None, y: Tensor) -> None: ...
 def rms_norm(x: Tensor, weight: Tensor, y: Tensor, eps: float, quantized: Tensor | None) -> None: ...
 def apply_rope(x: Tensor, positions: Tensor, table: Tensor, y: Tensor, inverse: bool) -> None: ...
+def store_keys(
+    x: Tensor,
+    weight: Tensor,
+    eps: float,
+    positions: Tensor,
+    table: Tensor,
+    format: str,
+    values: Tensor,
+    scales: Tensor | None,
+    at: tuple[Tensor, Tensor] | None,
+    normalised: Tensor | None,
+) -> None: ...
 
 class ExpertBank:
     def __init__(self) -> None: ...

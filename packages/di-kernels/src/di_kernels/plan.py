@@ -253,13 +253,13 @@ class ModelPlan:
         self.native = _native.ModelPlan(model)
         self._logits = _Rows(model.head.shape[0], torch.float32)
 
-    def logits(self, hidden: Tensor, rows: NDArray[np.int64] | Tensor) -> Tensor:
-        """Float32 ``[n, vocab]`` of rows ``rows [n]`` (int64) of ``hidden``; the next call overwrites them.
+    def logits(self, hidden: Tensor, rows: NDArray[np.int64] | Tensor | None = None) -> Tensor:
+        """Float32 ``[n, vocab]`` of rows ``rows [n]`` (int64) of ``hidden``, or of all; the next call overwrites them.
 
         Raises:
             IndexError: a row outside ``hidden``.
         """
-        out = self._logits.first(len(rows))
+        out = self._logits.first(len(hidden if rows is None else rows))
         self.native.logits(hidden, rows, out)
         return out
 

@@ -100,8 +100,11 @@ class NativeModel:
             raise SlotMapError(str(error)) from None
         return StepOutput(hidden, features)
 
-    def logits(self, hidden: Tensor, rows: NDArray[np.int64] | Tensor) -> Tensor:
-        """Float32 logits ``[n, vocab]`` of rows ``rows [n]`` (int64) of ``hidden``; the next call overwrites them."""
+    def logits(self, hidden: Tensor, rows: NDArray[np.int64] | Tensor | None = None) -> Tensor:
+        """Float32 logits ``[n, vocab]`` of rows ``rows [n]`` (int64) of ``hidden``, or of all.
+
+        The next call overwrites them.
+        """
         return self._plan.logits(hidden, rows)
 
 

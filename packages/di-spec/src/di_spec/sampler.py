@@ -24,6 +24,9 @@ from di_spec.state import SamplingState
 NOT_FINITE = "the model's logits are not finite (NaN or infinity)"
 NOTHING_TO_DRAW = "logit_bias, min_tokens and penalties leave no token to draw"
 
+_NO_IDS: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+_NO_COUNTS: NDArray[np.int32] = np.empty(0, dtype=np.int32)
+
 
 @dataclass(frozen=True)
 class SamplerOutput:
@@ -105,8 +108,10 @@ def _draw(
     else:
         tokens, finite = torch.empty_like(where), torch.empty_like(where, dtype=torch.bool)
         which = torch.arange(len(states), device=device) if which is None else which
-        others = _indices(sorted(set(range(len(states))).difference(edited)), device)
-        tokens[others], finite[others] = ops.choose(logits, parameters[others], where[others], which[others])
+        if others := sorted(set(range(len(states))).difference(edited)):
+            these = _indices(others, device)
+            given = parameters[these], where[these], which[these]
+            tokens[these], finite[these] = ops.choose(logits, *given)
         these = _indices(edited, device)
         part = logits.index_select(0, which[these])
         finite[these] = ops.all_finite(part)
@@ -132,28 +137,16 @@ def _errors(tokens: NDArray[np.int32], finite: NDArray[np.bool_]) -> tuple[str |
 def _edit(logits: Tensor, states: Sequence[SamplingState]) -> None:
     """Apply bias, minimum length and penalties to ``logits``, in place."""
     device = logits.device
-    forbidden = [state.forbidden_ids for state in states]
-    ids = [np.concatenate([state.bias_ids, ends]) for state, ends in zip(states, forbidden, strict=True)]
-    values = [
-        np.concatenate([state.bias_values, np.full(len(ends), -np.inf, dtype=np.float32)])
-        for state, ends in zip(states, forbidden, strict=True)
-    ]
-    ops.apply_bias(logits, _row_starts(ids, device), _flat(ids, device), _flat(values, device))
+    ids, values = zip(*(state.bias for state in states), strict=True)
+    if any(len(row) for row in ids):
+        ops.apply_bias(logits, _row_starts(ids, device), _flat(ids, device), _flat(values, device))
     penalised = [state.counts for state in states]
     if any(counts is not None for counts in penalised):
-        seen = [np.empty(0, np.int64) if counts is None else counts.ids for counts in penalised]
-        times = [np.empty(0, np.int32) if counts is None else counts.counts for counts in penalised]
-        factors = torch.tensor(
-            [
-                [state.params.repetition_penalty for state in states],
-                [state.params.presence_penalty for state in states],
-                [state.params.frequency_penalty for state in states],
-            ],
-            dtype=torch.float32,
-            device=device,
-        )
+        seen = [_NO_IDS if counts is None else counts.ids for counts in penalised]
+        times = [_NO_COUNTS if counts is None else counts.counts for counts in penalised]
+        factors = _flat([state.penalties for state in states], device).view(len(states), 3)
         entries = (_row_starts(seen, device), _flat(seen, device), _flat(times, device))
-        ops.apply_penalties(logits, *entries, *factors)
+        ops.apply_penalties(logits, *entries, *factors.t().contiguous())
 
 
 def _row_starts(parts: Sequence[NDArray[Any]], device: torch.device) -> Tensor:

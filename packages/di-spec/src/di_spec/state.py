@@ -6,6 +6,7 @@ import copy
 import secrets
 from collections import ChainMap, Counter
 from collections.abc import MutableMapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from di_kernels.ops.sampling import PARAMETERS
@@ -13,8 +14,23 @@ from numpy.typing import NDArray
 
 from di_spec.params import InvalidParameterError, SamplingParams
 
-_NO_IDS: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 _FIRST_GROWTH = 64
+
+
+class TokenBias(NamedTuple):
+    """What is added to the logits of single tokens.
+
+    ids: int64 ``[entries]``; a token that is listed twice gets both values.
+    values: float32 ``[entries]``; ``-inf`` forbids a token.
+    """
+
+    ids: NDArray[np.int64]
+    values: NDArray[np.float32]
+
+    def forbidding(self, ids: NDArray[np.int64]) -> TokenBias:
+        """This, and no token of ``ids``."""
+        never = np.full(len(ids), -np.inf, dtype=np.float32)
+        return TokenBias(np.concatenate([self.ids, ids]), np.concatenate([self.values, never]))
 
 
 class TokenCounts:
@@ -65,6 +81,11 @@ class TokenCounts:
 class SamplingState:
     """Sampling parameters of one running request and what they have to be applied to.
 
+    penalties: float32 ``[3]``, repetition, presence and frequency.
+    packed: its parameters as ``di_kernels.ops.sampling.choose`` takes them, one record of ``PARAMETERS``.
+    plain: whether those, and the seed and position, are all that its tokens depend on besides the model's logits, at
+        every step; and nobody asks for log-probabilities.
+
     It changes only by ``record``, which the commit of the request calls with the tokens that were kept, so a
     request that is preempted and recomputed goes on with the same state.
     """
@@ -100,16 +121,21 @@ class SamplingState:
         self.counts = TokenCounts(prompt_ids) if params.penalised else None
         # An end token outside the vocabulary cannot be drawn and needs no mask.
         eos = () if params.ignore_eos else tuple(token for token in eos_token_ids if 0 <= token < vocab_size)
-        self._end_ids = np.array(sorted({*eos, *(params.stop_token_ids or ())}), dtype=np.int64)
+        end_ids = np.array(sorted({*eos, *(params.stop_token_ids or ())}), dtype=np.int64)
         bias = params.logit_bias or {}
-        self.bias_ids: NDArray[np.int64] = np.array(list(bias), dtype=np.int64)
-        self.bias_values: NDArray[np.float32] = np.array(list(bias.values()), dtype=np.float32)
+        self._bias = TokenBias(
+            np.array(list(bias), dtype=np.int64), np.array(list(bias.values()), dtype=np.float32)
+        )
+        self._early_bias = self._bias.forbidding(end_ids)
+        self.penalties = np.array(
+            [params.repetition_penalty, params.presence_penalty, params.frequency_penalty], dtype=np.float32
+        )
         draw = (params.temperature, params.top_p, params.min_p, params.top_k, self.seed)
         self.packed = np.array([draw], dtype=PARAMETERS).tobytes()
         self.plain = (
             self.counts is None
             and not bias
-            and not (params.min_tokens and len(self._end_ids))
+            and not (params.min_tokens and len(end_ids))
             and not params.golden_token_ids
             and params.logprobs is None
         )
@@ -136,11 +162,12 @@ class SamplingState:
         return None if token == -1 else token
 
     @property
-    def forbidden_ids(self) -> NDArray[np.int64]:
-        """Tokens that would end the output before ``min_tokens``; int64, empty from then on."""
-        return self._end_ids if self.num_output_tokens < self.params.min_tokens else _NO_IDS
+    def bias(self) -> TokenBias:
+        """What is added to the next row of logits: the request's bias, and what keeps it from ending before
+        ``min_tokens``."""
+        return self._early_bias if self.num_output_tokens < self.params.min_tokens else self._bias
 
     @property
     def edits_logits(self) -> bool:
         """Whether bias, minimum length or penalties change the next row of logits."""
-        return self.counts is not None or len(self.bias_ids) > 0 or len(self.forbidden_ids) > 0
+        return self.counts is not None or len(self.bias.ids) > 0

@@ -127,19 +127,19 @@ def weights_read(layer: LayerWeights, experts: Sequence[int]) -> list[Tensor]:
     if layer.engram is not None:
         parts += [layer.engram.wkv, layer.engram.q_weight, layer.engram.k_weight]
     parts += [bank[expert] for expert in experts for bank in (moe.experts.w1, moe.experts.w3, moe.experts.w2)]
-    return [tensor for part in parts for tensor in _tensors(part)]
+    return [tensor for part in parts for tensor in stored_tensors(part)]
 
 
-def _tensors(part: object) -> Iterator[Tensor]:
+def stored_tensors(part: object) -> Iterator[Tensor]:
     """All tensors in nested records."""
     if isinstance(part, Tensor):
         yield part
     elif isinstance(part, tuple):
         for item in part:
-            yield from _tensors(item)
+            yield from stored_tensors(item)
     elif is_dataclass(part):
         for field in fields(part):
-            yield from _tensors(getattr(part, field.name))
+            yield from stored_tensors(getattr(part, field.name))
 
 
 def experts_in_memory(config: ModelConfig, free: int) -> int:

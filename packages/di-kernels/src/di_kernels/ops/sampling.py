@@ -322,8 +322,11 @@ def _check_range(name: str, values: Tensor, valid: Tensor, allowed: str) -> None
 def _check_ids(name: str, ids: Tensor, count: int | None, vocab_size: int) -> None:
     check_dtype(name, ids, torch.int64)
     check_shape(name, ids, count)
-    if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= vocab_size):
-        raise ValueError(f"{name} spans {int(ids.min())}..{int(ids.max())}; allowed: 0..{vocab_size - 1}")
+    if ids.numel() == 0:
+        return
+    low, high = map(int, ids.aminmax())
+    if low < 0 or high >= vocab_size:
+        raise ValueError(f"{name} spans {low}..{high}; allowed: 0..{vocab_size - 1}")
 
 
 def _check_streams(seeds: Tensor, positions: Tensor, rows: int) -> None:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from di_engine.benchmark.timing import Timing, summarize_timings
 
@@ -40,12 +41,26 @@ def measure_vllm(
     interpreter: Path, running: Sequence[int], steps: int, script: Path = VLLM_SCRIPT
 ) -> PeerTimings:
     """Run vLLM's scheduler under ``interpreter``. Raises :class:`PeerError`."""
-    command = [str(interpreter), str(script), "--steps", str(steps), "--running", *map(str, running)]
+    found = run_peer(interpreter, script, ["--steps", str(steps), "--running", *map(str, running)])
+    timings = {int(count): summarize_timings(seconds) for count, seconds in found["seconds"].items()}
+    return PeerTimings("vLLM", found["version"], timings)
+
+
+def run_peer(
+    interpreter: Path, script: Path, arguments: Sequence[str], given: object = None
+) -> dict[str, Any]:
+    """What a peer's script wrote, with ``given`` as JSON on its stdin. Raises :class:`PeerError`."""
     # The script is no module of ours there: our path must not leak into the other environment.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment, check=False
+            [str(interpreter), str(script), *arguments],
+            capture_output=True,
+            text=True,
+            input=json.dumps(given),
+            timeout=DEADLINE_S,
+            env=environment,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise PeerError(f"{interpreter}: not finished within {DEADLINE_S:g} s") from error
@@ -54,6 +69,10 @@ def measure_vllm(
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["nothing"])[-1]
         raise PeerError(f"{interpreter}: exit code {done.returncode}: {last}")
-    found = json.loads(done.stdout)
-    timings = {int(count): summarize_timings(seconds) for count, seconds in found["seconds"].items()}
-    return PeerTimings("vLLM", found["version"], timings)
+    try:
+        found = json.loads(done.stdout)
+    except ValueError as error:
+        raise PeerError(f"{interpreter}: {script.name} wrote no JSON object: {error}") from error
+    if not isinstance(found, dict):
+        raise PeerError(f"{interpreter}: {script.name} wrote no JSON object")
+    return found
