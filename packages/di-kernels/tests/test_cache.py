@@ -129,7 +129,7 @@ def test_bad_arguments_are_refused() -> None:
     assert_same_bits(pages.values, before)
     with pytest.raises(ValueError, match="values has records of 33 elements, expected 18"):
         store_keys(x, POSITIONS, transform, EntryFormat.FP4, pages, index, index)
-    with pytest.raises(TypeError, match="pages.values has dtype"):
+    with pytest.raises(TypeError, match=r"pages\.values has dtype"):
         store_keys(x, POSITIONS, transform, EntryFormat.FLOAT32, pages, index, index)
     with pytest.raises(ValueError, match="the last dimension of x is 48"):
         key_records(torch.ones(5, 48), POSITIONS, transform_of(48), fp8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from di_kernels import instruction_sets
 from di_kernels.ops.embedding import embed
 from di_kernels.reference import embedding as reference
 from di_kernels.testing import (
@@ -12,6 +13,7 @@ from di_kernels.testing import (
     assert_same_values,
     device_backends,
     hostile,
+    instructions,
     misaligned,
     threads,
     with_row_gaps,
@@ -67,3 +69,16 @@ def test_bad_arguments_are_refused() -> None:
         embed(IDS[None], table, torch.float32)
     with pytest.raises(ValueError, match="table has shape"):
         embed(IDS, table[0], torch.float32)
+
+
+@pytest.mark.parametrize("kind", list(Hostile))
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_every_instruction_set_equals_the_reference(
+    dtype: torch.dtype, stored: torch.dtype, kind: Hostile
+) -> None:
+    for dim in (1, 33, 64):
+        table = hostile(kind, 7, dim, dtype=stored)
+        for name in instruction_sets():
+            with instructions(name):
+                assert_same_values(embed(IDS, table, dtype), reference.embed(IDS, table, dtype))

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 import torch
+from di_kernels import instruction_sets
 from di_kernels.ops.engram import (
     EngramHash,
     EngramTable,
@@ -23,6 +24,7 @@ from di_kernels.testing import (
     assert_same_values,
     device_backends,
     hostile,
+    instructions,
     misaligned,
     shared_directory,
     threads,
@@ -289,3 +291,22 @@ def test_bad_arguments_are_refused() -> None:
         engram_inject(stream, kv[:, 1:], q_weight, k_weight, EPS, torch.ones(2, dtype=torch.bool))
     with pytest.raises(ValueError, match="q_weight has shape"):
         engram_inject(stream, kv, q_weight[:1], k_weight[:1], EPS, torch.ones(2, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("kind", list(Hostile))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dim", [32, 96, 131])
+def test_same_bits_on_every_instruction_set(dim: int, dtype: torch.dtype, kind: Hostile) -> None:
+    stream, kv, q_weight, k_weight = injection(kind, 3, 4, dim, dtype)
+    active = torch.tensor([True, False, True])
+    ids = torch.randint(-1, 40, (3, 30), generator=torch.Generator().manual_seed(1))
+
+    def run() -> list[Tensor]:
+        gathered = [engram_gather(ids, table_of(s), dtype) for s in ("fp8", "bfloat16", "float32")]
+        return [engram_inject(stream, kv, q_weight, k_weight, EPS, active), *gathered]
+
+    expected = run()
+    for name in instruction_sets():
+        with instructions(name):
+            for got, wanted in zip(run(), expected, strict=True):
+                assert_same_values(got, wanted)

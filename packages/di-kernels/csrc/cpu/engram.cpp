@@ -1,13 +1,11 @@
 #include "cpu/engram.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <vector>
 
 #include "cpu/formats.hpp"
-#include "cpu/linear.hpp"
-#include "cpu/norm.hpp"
 #include "parallel.hpp"
+#include "simd/engram.hpp"
+#include "simd/formats.hpp"
 
 namespace di {
 namespace {
@@ -23,36 +21,12 @@ int64_t wrapping_product(int64_t a, int64_t b) {
   return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
 }
 
-// The gate of one stream (5.6). std::max keeps a NaN that comes first.
-float gate(float similarity) {
-  const float root = std::sqrt(std::max(std::fabs(similarity), 1e-6f));
-  return 1.0f / (1.0f + std::exp(-std::copysign(root, similarity)));
+// Asks for the lines of a stored row: rows of a step lie far apart, so that their reads should overlap.
+void prefetch(const uint8_t* row, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + i);
 }
 
-// Scratch of one row: query, key, weighted query and value.
-struct InjectScratch {
-  std::vector<float> query, key, weighted, value;
-
-  explicit InjectScratch(int64_t dim)
-      : query(static_cast<size_t>(dim)), key(query.size()), weighted(query.size()), value(query.size()) {}
-};
-
-template <class T>
-void inject_row(const T* stream, const T* kv, const float* weight, float eps, int64_t m, int64_t dim,
-                InjectScratch& s, T* out) {
-  const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
-  widen(kv + m * dim, dim, s.value.data());
-  for (int64_t j = 0; j < m; ++j) {
-    widen(stream + j * dim, dim, s.query.data());
-    widen(kv + j * dim, dim, s.key.data());
-    for (int64_t i = 0; i < dim; ++i) s.weighted[i] = s.query[i] * weight[j * dim + i];
-    const float product = dot_product(s.weighted.data(), s.key.data(), dim);
-    const float query_rstd = inverse_rms(s.query.data(), dim, eps);
-    const float key_rstd = inverse_rms(s.key.data(), dim, eps);
-    const float factor = gate(product * query_rstd * key_rstd * scale);
-    for (int64_t i = 0; i < dim; ++i) out[j * dim + i] = from_float<T>(s.query[i] + factor * s.value[i]);
-  }
-}
+constexpr int64_t kPrefetched = 64;  // rows that are asked for before the first of them is decoded
 
 }  // namespace
 
@@ -91,19 +65,32 @@ void engram_hash(const int64_t* windows, int64_t rows, const EngramHash& hash, i
 
 template <class T>
 void engram_gather(const int64_t* ids, int64_t count, const EngramTable& table, T* y) {
-  const int64_t dim = table.values.k;
-  parallel_for(count, 2 * dim, [&](int64_t begin, int64_t end) {
-    std::vector<float> row(static_cast<size_t>(dim));
-    for (int64_t i = begin; i < end; ++i) {
-      if (ids[i] < 0) {
-        std::fill(row.begin(), row.end(), 0.0f);
-      } else if (table.scale == nullptr) {
-        decode_rows(table.values, ids[i], 1, row.data());
-      } else {
-        decode_groups(GroupFormat::fp8, table.values.data + ids[i] * table.values.row_bytes,
-                      table.scale + ids[i] * table.scale_stride, dim, row.data());
+  const Weight& values = table.values;
+  const int64_t dim = values.k;
+  const auto& loops = engram_simd::active().of<T>();
+  const auto plain = values.format == WeightFormat::bfloat16 ? loops.from_b16 : loops.from_f32;
+  const auto decode = formats_simd::active().of<T>().decode[static_cast<int>(GroupFormat::fp8)];
+  const int64_t row_bytes = values.format == WeightFormat::fp8        ? dim
+                            : values.format == WeightFormat::bfloat16 ? 2 * dim
+                                                                      : 4 * dim;
+  parallel_for(count, dim, [&](int64_t begin, int64_t end) {
+    for (int64_t first = begin; first < end; first += kPrefetched) {
+      const int64_t last = std::min(end, first + kPrefetched);
+      for (int64_t i = first; i < last; ++i) {
+        if (ids[i] < 0) continue;
+        prefetch(values.data + ids[i] * values.row_bytes, row_bytes);
+        if (table.scale != nullptr) prefetch(table.scale + ids[i] * table.scale_stride, dim / 32);
       }
-      narrow(row.data(), dim, y + i * dim);
+      for (int64_t i = first; i < last; ++i) {
+        const uint8_t* row = values.data + ids[i] * values.row_bytes;
+        if (ids[i] < 0) {
+          std::fill_n(y + i * dim, dim, from_float<T>(0.0f));
+        } else if (table.scale == nullptr) {
+          plain(row, dim, y + i * dim);
+        } else {
+          decode(row, table.scale + ids[i] * table.scale_stride, dim, y + i * dim);
+        }
+      }
     }
   });
 }
@@ -111,15 +98,16 @@ void engram_gather(const int64_t* ids, int64_t count, const EngramTable& table, 
 template <class T>
 void engram_inject(const T* stream, const T* kv, const float* weight, const bool* active, float eps,
                    int64_t rows, int64_t m, int64_t dim, T* out) {
-  parallel_for(rows, 8 * m * dim, [&](int64_t begin, int64_t end) {
-    InjectScratch scratch(dim);
-    for (int64_t r = begin; r < end; ++r) {
-      const T* trunk = stream + r * m * dim;
-      T* target = out + r * m * dim;
+  const auto inject = engram_simd::active().of<T>().inject;
+  parallel_for(rows * m, 4 * dim, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t r = i / m, s = i % m;
+      const T* looked_up = kv + r * (m + 1) * dim;
       if (active[r]) {
-        inject_row(trunk, kv + r * (m + 1) * dim, weight, eps, m, dim, scratch, target);
+        inject(stream + i * dim, looked_up + s * dim, looked_up + m * dim, weight + s * dim, eps, dim,
+               out + i * dim);
       } else {
-        std::copy_n(trunk, m * dim, target);
+        std::copy_n(stream + i * dim, dim, out + i * dim);
       }
     }
   });

@@ -1,0 +1,34 @@
+// Loops of the engram and embedding families.
+#pragma once
+
+#include "isa.hpp"
+#include "numeric.hpp"
+
+namespace di::engram_simd {
+
+template <class T>
+struct Loops {
+  // A row of n stored values at any byte address, converted to T.
+  void (*from_f32)(const uint8_t* row, int64_t n, T* y);
+  void (*from_b16)(const uint8_t* row, int64_t n, T* y);
+  // out = round(query + gate * value) of one stream (backbone specification, 5.6); out may be query.
+  void (*inject)(const T* query, const T* key, const T* value, const float* weight, float eps, int64_t dim,
+                 T* out);
+};
+
+struct Table {
+  Loops<float> f32;
+  Loops<bf16> b16;
+
+  template <class T>
+  const Loops<T>& of() const {
+    if constexpr (sizeof(T) == 4) {
+      return f32;
+    } else {
+      return b16;
+    }
+  }
+};
+DI_SIMD_FAMILY
+
+}  // namespace di::engram_simd
