@@ -23,8 +23,9 @@ WINDOW = (torch.zeros(2, 5, 8), torch.zeros(3, 8), "float32", i(3), i(3), i(3), 
 ENTRIES = (torch.zeros(2, 4, 8), "float32", i(1, 2), i(3), i(3, 2))
 PAGES = (torch.zeros(2, 4, 8), None, i(1, 2), i(3))
 MXFP4_PAGES = (i(2, 4, 16).byte(), i(2, 4, 1).byte(), i(1, 2), i(3))
-UP, DOWN = (0, torch.zeros(4, 8), None), (0, torch.zeros(8, 4), None)
-FP8 = (2, i(32, 32).byte(), i(1, 1).byte())
+UP, DOWN = (0, 0, torch.zeros(4, 8), None, 4, 8), (0, 0, torch.zeros(8, 4), None, 8, 4)
+FP8 = (2, 0, i(32, 32).byte(), i(1, 1).byte(), 32, 32)
+PACKED = (3, 1, i(2, 320).byte(), None, 32, 32)
 
 
 def run_window(window: Any) -> None:
@@ -64,7 +65,7 @@ NAMES = {
     "window": ("ring", "fresh", "format", "slot", "split", "fresh_start", "begin", "end", "width"),
     "entries": ("pages", "format", "block_table", "sequence", "selected"),
     "pages": ("values", "scales", "block_table", "sequence"),
-    "weight": ("format", "data", "scale"),
+    "weight": ("format", "packed", "data", "scale", "rows", "columns"),
 }
 TUPLES: list[tuple[Callable[[Any], None], str, tuple[Any, ...], tuple[str, ...]]] = [
     (run_window, "window", WINDOW, NAMES["window"]),
@@ -75,6 +76,7 @@ TUPLES: list[tuple[Callable[[Any], None], str, tuple[Any, ...], tuple[str, ...]]
     (run_w3, "w3", UP, NAMES["weight"]),
     (run_w2, "w2", DOWN, NAMES["weight"]),
     (run_fp8, "w1", FP8, NAMES["weight"]),
+    (run_fp8, "w1", PACKED, NAMES["weight"]),
 ]
 EVERY_TUPLE = pytest.mark.parametrize(("run", "argument", "good", "names"), TUPLES)
 
@@ -124,6 +126,17 @@ def test_the_width_of_the_window_is_bounded(width: int) -> None:
 def test_the_format_of_a_weight_is_bounded(number: int) -> None:
     with pytest.raises(ValueError, match=r"^w1\.format is out of range; allowed: 0 to 3$"):
         run_w1((number, *UP[1:]))
+
+
+def test_the_shape_of_a_weight_is_that_of_its_data() -> None:
+    for wrong in ((*UP[:4], 5, 8), (*UP[:4], 4, 7)):
+        with pytest.raises(ValueError, match="weight data does not have this shape"):
+            run_w1(wrong)
+    for wrong in ((*PACKED[:4], 33, 32), (*PACKED[:4], 32, 64), (2, *PACKED[1:])):
+        with pytest.raises(ValueError, match="weight data is not a packed matrix of this shape"):
+            run_w1(wrong)
+    with pytest.raises(TypeError, match="weight data must have dtype uint8"):
+        run_w1((*PACKED[:2], torch.zeros(2, 320), *PACKED[3:]))
 
 
 def test_an_unknown_entry_format_is_refused() -> None:

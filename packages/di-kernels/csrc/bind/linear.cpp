@@ -1,6 +1,7 @@
 #include "cpu/linear.hpp"
 
 #include "bind/weight.hpp"
+#include "cpu/pages.hpp"
 
 namespace di::bind {
 namespace {
@@ -31,23 +32,33 @@ void call_grouped(const View& x, const Weight& weight, const View& y) {
 }  // namespace
 
 void bind_linear(nb::module_& m) {
-  m.def(
-      "linear",
-      [](View x, int format, View data, std::optional<View> scale, bool quantize_input, View y) {
-        const Weight weight = borrow_weight(format, data, scale);
-        const auto call = is<bf16>(x) ? (is<bf16>(y) ? call_linear<bf16, bf16> : call_linear<bf16, float>)
-                                      : (is<bf16>(y) ? call_linear<float, bf16> : call_linear<float, float>);
-        call(x, weight, quantize_input, y);
-      },
-      nb::arg("x"), nb::arg("format"), nb::arg("data"), nb::arg("scale").none(), nb::arg("quantize_input"),
-      nb::arg("y"));
-  m.def(
-      "grouped_linear",
-      [](View x, int format, View data, std::optional<View> scale, View y) {
-        const Weight weight = borrow_weight(format, data, scale);
-        is<bf16>(x) ? call_grouped<bf16>(x, weight, y) : call_grouped<float>(x, weight, y);
-      },
-      nb::arg("x"), nb::arg("format"), nb::arg("data"), nb::arg("scale").none(), nb::arg("y"));
+  m.def("linear", [](View x, nb::tuple matrix, bool quantize_input, View y) {
+    const Weight weight = weight_of(matrix, "weight");
+    const auto call = is<bf16>(x) ? (is<bf16>(y) ? call_linear<bf16, bf16> : call_linear<bf16, float>)
+                                  : (is<bf16>(y) ? call_linear<float, bf16> : call_linear<float, float>);
+    call(x, weight, quantize_input, y);
+  });
+  m.def("grouped_linear", [](View x, nb::tuple matrix, View y) {
+    const Weight weight = weight_of(matrix, "weight");
+    is<bf16>(x) ? call_grouped<bf16>(x, weight, y) : call_grouped<float>(x, weight, y);
+  });
+  m.def("packed_group_bytes", [](int format, int64_t k) {
+    require(format >= 0 && format <= 3 && k >= 0, "format must be 0 to 3, k not negative");
+    return group_bytes(static_cast<WeightFormat>(format), k);
+  });
+  m.def("pack_weight", [](nb::tuple matrix, View out) {
+    const Weight weight = weight_of(matrix, "weight");
+    require(!weight.packed, "the weight is packed already");
+    const auto target = dense<uint8_t, 2>(out, "out");
+    require(target.shape[0] == groups_of(weight.n) && target.shape[1] == group_bytes(weight.format, weight.k),
+            "out does not have the shape of the packed matrix");
+    nb::gil_scoped_release release;
+    pack(weight, target.data);
+  });
+  m.def("advise_large_pages", [](View buffer) {
+    const auto array = dense<uint8_t, 1>(buffer, "buffer");
+    return advise_large_pages(array.data, array.shape[0]);
+  });
 }
 
 }  // namespace di::bind

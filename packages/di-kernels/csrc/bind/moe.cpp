@@ -1,18 +1,10 @@
 #include "cpu/moe.hpp"
 
-#include "bind/items.hpp"
 #include "bind/weight.hpp"
 #include "cpu/range.hpp"
 
 namespace di::bind {
 namespace {
-
-constexpr const char* kWeightItems[] = {"format", "data", "scale"};
-
-Weight weight_of(const nb::tuple& tuple, const char* name) {
-  const Items items(tuple, name, kWeightItems);
-  return borrow_weight(static_cast<int>(items.integer(0, 0, 3)), items.tensor(1), items.tensor_or_none(2));
-}
 
 // Appends one expert; all experts of a bank have the same shape.
 void add_expert(ExpertBank& bank, const Weight& w1, const Weight& w3, const Weight& w2) {

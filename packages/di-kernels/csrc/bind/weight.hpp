@@ -1,4 +1,4 @@
-// Weights of Python, checked once and borrowed: format, stored matrix and scales of
+// Weights of Python, checked once and borrowed: format, matrix and scales of
 // di_kernels.ops.linear.LinearWeight.
 #pragma once
 
@@ -6,12 +6,13 @@
 
 #include <optional>
 
+#include "bind/items.hpp"
 #include "bind/tensor.hpp"
 #include "cpu/weight.hpp"
 
 namespace di::bind {
 
-// The tensors must outlive the result.
+// A matrix as stored. The tensors must outlive the result.
 inline Weight borrow_weight(int format, const View& data, const std::optional<View>& scale) {
   require(format >= 0 && format <= 3, "format must be 0 (float32), 1 (bfloat16), 2 (FP8) or 3 (MXFP4)");
   Weight w{};
@@ -39,6 +40,35 @@ inline Weight borrow_weight(int format, const View& data, const std::optional<Vi
   w.scale = scales.data;
   w.scale_row_bytes = scales.stride[0];
   return w;
+}
+
+// A packed matrix [n, k]: groups of 16 rows, one a row of `data`.
+inline Weight borrow_packed(int format, const View& data, int64_t n, int64_t k) {
+  const auto groups = dense<uint8_t, 2>(data, "weight data");
+  Weight w{};
+  w.format = static_cast<WeightFormat>(format);
+  w.n = n;
+  w.k = k;
+  w.packed = true;
+  w.data = groups.data;
+  require(groups.shape[0] == groups_of(n) && groups.shape[1] == group_bytes(w.format, k),
+          "weight data is not a packed matrix of this shape");
+  return w;
+}
+
+// The tuple (format, packed, data, scale, rows, columns) of a LinearWeight.
+inline Weight weight_of(const nb::tuple& tuple, const char* name) {
+  static constexpr const char* kNames[] = {"format", "packed", "data", "scale", "rows", "columns"};
+  const Items items(tuple, name, kNames);
+  const int format = static_cast<int>(items.integer(0, 0, 3));
+  const bool packed = items.integer(1, 0, 1) != 0;
+  const View data = items.tensor(2);
+  const auto scale = items.tensor_or_none(3);
+  const int64_t n = items.integer(4, 0, int64_t{1} << 40), k = items.integer(5, 0, int64_t{1} << 40);
+  if (packed) return borrow_packed(format, data, n, k);
+  const Weight weight = borrow_weight(format, data, scale);
+  require(weight.n == n && weight.k == k, "weight data does not have this shape");
+  return weight;
 }
 
 }  // namespace di::bind

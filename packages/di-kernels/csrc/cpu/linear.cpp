@@ -21,7 +21,7 @@ using linear_simd::kTileGroups;
 
 constexpr int64_t kRowBlock = 512;          // input rows that are held in blocks at once
 constexpr int64_t kStoredBytes = 16 << 10;  // of a weight as stored, packed at once: stays in the first cache
-constexpr int64_t kDecodedBytes = 8 << 10;  // of one group, decoded at once
+constexpr int64_t kDecodedBytes = 4 << 10;  // of one group, decoded at once
 
 // What multiply() packs and decodes; a thread uses the same memory again and again.
 struct Scratch {
@@ -41,7 +41,7 @@ Codes packed_codes(const Weight& weight, int64_t group, int64_t begin, int64_t c
   const int64_t bytes = block_bytes(weight.format), scales = block_scales(weight.format);
   if (weight.packed) {
     const uint8_t* base = weight.data + group * group_bytes(weight.format, weight.k);
-    return {base + begin * bytes, base + blocks_of(weight.k) * bytes + begin * scales};
+    return {base + scale_bytes(weight.format, weight.k) + begin * bytes, base + begin * scales};
   }
   pack_blocks(weight, group, begin, count, scratch.codes[slot], scratch.scales[slot]);
   return {scratch.codes[slot], scratch.scales[slot]};
@@ -58,6 +58,14 @@ void prefetch_stored(const Weight& weight, int64_t group, int64_t begin, int64_t
   for (int64_t i = rows * lines * begin / blocks; i < last; ++i) {
     __builtin_prefetch(weight.data + (first + i / lines) * weight.row_bytes + i % lines * 64, 0, 2);
   }
+}
+
+// The same for packed blocks, which lie in one piece.
+void prefetch_packed(const Weight& weight, int64_t group, int64_t begin, int64_t count) {
+  const int64_t bytes = block_bytes(weight.format);
+  const uint8_t* base = weight.data + group * group_bytes(weight.format, weight.k);
+  base += scale_bytes(weight.format, weight.k) + begin * bytes;
+  for (int64_t i = 0; i < count * bytes; i += 64) __builtin_prefetch(base + i, 0, 2);
 }
 
 void multiply_few(const Weight& weight, int64_t group, const BlockedRows& x, float* totals) {
@@ -91,6 +99,11 @@ void multiply_many(const Weight& weight, int64_t group, int64_t groups, const Bl
     const int64_t count = std::min(step, blocks - b);
     Decoded tile[kTileGroups];
     for (int64_t g = 0; g < groups; ++g) {
+      if (weight.packed) {
+        prefetch_packed(weight, group + g, b + count, count);
+      } else {
+        prefetch_stored(weight, group + groups + g, b, count);
+      }
       tile[g] = decoded(weight, packed_codes(weight, group + g, b, count, g), count, x.wide, g);
     }
     const int64_t offset = b * x.rows * kBlock;

@@ -11,15 +11,8 @@
 namespace di {
 namespace {
 
-// Where word `w` of row `n` lies in a packed weight.
-const uint8_t* packed_word(const Weight& weight, int64_t n, int64_t w) {
-  const uint8_t* group = weight.data + n / kGroupRows * group_bytes(weight.format, weight.k);
-  return group + (w * kGroupRows + n % kGroupRows) * 4;
-}
-
-const uint8_t* packed_scales(const Weight& weight, int64_t n) {
-  const uint8_t* group = weight.data + n / kGroupRows * group_bytes(weight.format, weight.k);
-  return group + blocks_of(weight.k) * block_bytes(weight.format);
+const uint8_t* group_of_row(const Weight& weight, int64_t n) {
+  return weight.data + n / kGroupRows * group_bytes(weight.format, weight.k);
 }
 
 // Codes or values, and scale bytes, of one row of a packed weight as the checkpoint stores them.
@@ -29,8 +22,10 @@ void unpack_row(const Weight& weight, int64_t n, uint8_t* row, uint8_t* scale) {
                             : weight.format == WeightFormat::bfloat16 ? weight.k * 2
                             : weight.format == WeightFormat::fp8      ? weight.k
                                                                       : weight.k / 2;
+  const uint8_t* group = group_of_row(weight, n);
+  const uint8_t* first = group + scale_bytes(weight.format, weight.k);
   for (int64_t w = 0; w < words; ++w) {
-    auto word = load_unaligned<uint32_t>(packed_word(weight, n, w), 0);
+    auto word = load_unaligned<uint32_t>(first, w * kGroupRows + n % kGroupRows);
     if (weight.format == WeightFormat::fp8 || weight.format == WeightFormat::mxfp4) {
       const uint32_t crossed = (word ^ (word >> 8)) & 0x0000ff00u;
       word ^= crossed ^ (crossed << 8);
@@ -44,7 +39,7 @@ void unpack_row(const Weight& weight, int64_t n, uint8_t* row, uint8_t* scale) {
   }
   const int64_t stride = block_scales(weight.format);
   for (int64_t b = 0; stride > 0 && b < blocks_of(weight.k); ++b) {
-    scale[b] = packed_scales(weight, n)[b * stride + (stride > 1 ? n % kGroupRows : 0)];
+    scale[b] = group[b * stride + (stride > 1 ? n % kGroupRows : 0)];
   }
 }
 
@@ -119,13 +114,12 @@ void pack_blocks(const Weight& weight, int64_t group, int64_t begin, int64_t cou
 
 void pack(const Weight& weight, uint8_t* out) {
   const int64_t bytes = group_bytes(weight.format, weight.k), blocks = blocks_of(weight.k);
-  const int64_t scales_at = blocks * block_bytes(weight.format);
+  const int64_t scales = scale_bytes(weight.format, weight.k);
   parallel_for(groups_of(weight.n), bytes, [&](int64_t first, int64_t last) {
     for (int64_t g = first; g < last; ++g) {
       uint8_t* group = out + g * bytes;
-      const int64_t used = scales_at + blocks * block_scales(weight.format);
-      std::memset(group + used, 0, static_cast<size_t>(bytes - used));
-      pack_blocks(weight, g, 0, blocks, group, group + scales_at);
+      std::memset(group, 0, static_cast<size_t>(scales));  // also what pads them
+      pack_blocks(weight, g, 0, blocks, group + scales, group);
     }
   });
 }

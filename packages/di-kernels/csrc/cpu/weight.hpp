@@ -24,9 +24,9 @@ inline T load_unaligned(const uint8_t* base, int64_t i) {
 //   bfloat16  two values, the even input in the low half;
 //   FP8       four codes: inputs 0, 2 in the low half, 1, 3 in the high half;
 //   MXFP4     eight codes: inputs 0, 2, 4, 6 in the low half, 1, 3, 5, 7 in the high half.
-// So a shift of the words brings the next pair of inputs to the low ends of their halves. Behind the blocks
-// of a group lie its scale bytes: MXFP4 16 for each block, FP8 one; padded to 64 bytes. The last block is
-// padded with zeros, the last group with copies of the last row.
+// So a shift of the words brings the next pair of inputs to the low ends of their halves. A group begins with
+// its scale bytes, padded to 64: MXFP4 16 for each block, FP8 one; so they are read before its blocks are.
+// The last block is padded with zeros, the last group with copies of the last row.
 constexpr int64_t kGroupRows = 16;
 constexpr int64_t kBlock = 32;
 
@@ -42,8 +42,11 @@ constexpr int64_t block_bytes(WeightFormat format) { return words_of_block(forma
 constexpr int64_t block_scales(WeightFormat format) {
   return format == WeightFormat::mxfp4 ? kGroupRows : format == WeightFormat::fp8 ? 1 : 0;
 }
+constexpr int64_t scale_bytes(WeightFormat format, int64_t k) {  // of a group
+  return (blocks_of(k) * block_scales(format) + 63) / 64 * 64;
+}
 constexpr int64_t group_bytes(WeightFormat format, int64_t k) {
-  return blocks_of(k) * block_bytes(format) + (blocks_of(k) * block_scales(format) + 63) / 64 * 64;
+  return scale_bytes(format, k) + blocks_of(k) * block_bytes(format);
 }
 
 // Matrix [n, k]. As stored: rows of data and of scales are `row_bytes` and `scale_row_bytes` apart; FP8 has

@@ -102,7 +102,12 @@ template <WeightFormat F>
 DI_INLINE f32x16 decode_scales(const uint8_t* scales, int64_t block, bool flush) {
   u32x16 byte;
   if constexpr (F == WeightFormat::mxfp4) {
+#if defined(DI_AVX512)
+    // Spelled out: gcc 12 takes the vector apart for the conversion.
+    byte = (u32x16)_mm512_cvtepu8_epi32((__m128i)load<u8x16>(scales + 16 * block));
+#else
     byte = __builtin_convertvector(load<u8x16>(scales + 16 * block), u32x16);
+#endif
   } else if constexpr (F == WeightFormat::fp8) {
     byte = u32x16{} + static_cast<uint32_t>(scales[block]);
   } else {

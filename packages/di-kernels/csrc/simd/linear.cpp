@@ -9,11 +9,16 @@ namespace {
 using namespace simd::DI_ISA;
 
 // As many sums as the registers hold: the dot product has a latency of about six cycles, two begin in each.
+// Up to kSideRows rows of MXFP4, whose sums the decoding would wait for, take two blocks side by side.
 #if defined(DI_AVX512)
-constexpr int kFewRows = 8, kNarrowRows = 12, kWideRows = 12, kGroups = 2;
+constexpr int kFewRows = 8, kSideRows = 2, kNarrowRows = 12, kWideRows = 12, kGroups = 2;
 #else
-constexpr int kFewRows = 2, kNarrowRows = 3, kWideRows = 3, kGroups = 1;
+constexpr int kFewRows = 2, kSideRows = 0, kNarrowRows = 3, kWideRows = 3, kGroups = 1;
 #endif
+
+// How far the prefetch is in front of a stream of weights. The cheaper the bytes are to compute with, the
+// more of them are asked for at once.
+constexpr int64_t ahead(WeightFormat format) { return format == WeightFormat::mxfp4 ? 12288 : 8192; }
 
 DI_INLINE u32x16 splat_pair(const uint16_t* p) {
   uint32_t pair;
@@ -21,32 +26,59 @@ DI_INLINE u32x16 splat_pair(const uint16_t* p) {
   return u32x16{} + pair;
 }
 
-// Decodes in registers; the sums of a block start from zero, so that blocks do not wait for one another.
-template <WeightFormat F, int M>
-void few_rows(const uint8_t* codes, const uint8_t* scales, int64_t blocks, const uint16_t* x, int64_t x_rows,
-              float* totals) {
+// A load that is not repeated where its value is used again: gcc would fold it into each shift of the words.
+DI_INLINE u32x16 load_once(const uint8_t* p) {
+  u32x16 v = load<u32x16>(p);
+#if defined(DI_AVX512)
+  asm("" : "+v"(v));
+#endif
+  return v;
+}
+
+// B blocks side by side: their sums start from zero, so that they do not wait for one another.
+template <WeightFormat F, int M, int B>
+DI_INLINE void add_blocks(const uint8_t* codes, const uint8_t* scales, int64_t block, const uint16_t* x,
+                          int64_t x_rows, f32x16 (&total)[M]) {
   constexpr int kWords = words_of_block(F), kPairs = pairs_of_word(F);
-  f32x16 total[M];
-  for (int m = 0; m < M; ++m) total[m] = load<f32x16>(totals + 16 * m);
-  for (int64_t b = 0; b < blocks; ++b) {
-    f32x16 sum[M] = {};
+  f32x16 sum[B][M] = {};
 #pragma GCC unroll 16
-    for (int w = 0; w < kWords; ++w) {
-      u32x16 pair[kPairs];
-      decode_words<F>(load<u32x16>(codes + 64 * w), pair);
+  for (int w = 0; w < kWords; ++w) {
+    u32x16 pair[B][kPairs];
+#pragma GCC unroll 2
+    for (int b = 0; b < B; ++b) {
+      const uint8_t* word = codes + (block + b) * block_bytes(F) + 64 * w;
+      __builtin_prefetch(word + ahead(F));
+      decode_words<F>(load_once(word), pair[b]);
+    }
 #pragma GCC unroll 4
-      for (int p = 0; p < kPairs; ++p) {
+    for (int p = 0; p < kPairs; ++p) {
+#pragma GCC unroll 2
+      for (int b = 0; b < B; ++b) {
 #pragma GCC unroll 8
         for (int m = 0; m < M; ++m) {
-          sum[m] = dot_bf16(sum[m], pair[p], splat_pair(x + 32 * m + 2 * (w * kPairs + p)));
+          const uint16_t* a = x + (block + b) * 32 * x_rows + 32 * m + 2 * (w * kPairs + p);
+          sum[b][m] = dot_bf16(sum[b][m], pair[b][p], splat_pair(a));
         }
       }
     }
-    const f32x16 scale = decode_scales<F>(scales, b, true);
-    for (int m = 0; m < M; ++m) total[m] = fma(sum[m], scale, total[m]);
-    codes += block_bytes(F);
-    x += 32 * x_rows;
   }
+#pragma GCC unroll 2
+  for (int b = 0; b < B; ++b) {
+    const f32x16 scale = decode_scales<F>(scales, block + b, true);
+    for (int m = 0; m < M; ++m) total[m] = fma(sum[b][m], scale, total[m]);
+  }
+}
+
+// Decodes in registers.
+template <WeightFormat F, int M>
+void few_rows(const uint8_t* codes, const uint8_t* scales, int64_t blocks, const uint16_t* x, int64_t x_rows,
+              float* totals) {
+  constexpr int kSide = F == WeightFormat::mxfp4 && M <= kSideRows ? 2 : 1;
+  f32x16 total[M];
+  for (int m = 0; m < M; ++m) total[m] = load<f32x16>(totals + 16 * m);
+  int64_t b = 0;
+  for (; b + kSide <= blocks; b += kSide) add_blocks<F, M, kSide>(codes, scales, b, x, x_rows, total);
+  for (; b < blocks; ++b) add_blocks<F, M, 1>(codes, scales, b, x, x_rows, total);
   for (int m = 0; m < M; ++m) store(totals + 16 * m, total[m]);
 }
 
@@ -119,6 +151,8 @@ DI_INLINE void block_sums(const uint8_t* const (&w)[NV], const uint16_t* x, f32x
     u32x16 pair[NV];
 #pragma GCC unroll 2
     for (int v = 0; v < NV; ++v) pair[v] = load<u32x16>(w[v] + 64 * p);
+    // A row of the next tile: it lies in the second or third cache.
+    if (p < MR) __builtin_prefetch(x + 32 * (MR + p));
 #pragma GCC unroll 12
     for (int m = 0; m < MR; ++m) {
       const u32x16 a = splat_pair(x + 32 * m + 2 * p);
@@ -135,6 +169,7 @@ DI_INLINE void block_sums(const uint8_t* const (&w)[NV], const float* x, f32x16 
     f32x16 value[NV];
 #pragma GCC unroll 2
     for (int v = 0; v < NV; ++v) value[v] = load<f32x16>(w[v] + 64 * k);
+    if (k < 2 * MR) __builtin_prefetch(x + 32 * MR + 16 * k);
 #pragma GCC unroll 12
     for (int m = 0; m < MR; ++m) {
       const f32x16 a = splat(x[32 * m + k]);

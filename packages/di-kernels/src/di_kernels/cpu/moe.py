@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from di_kernels import _native
-from di_kernels.ops.linear import LinearWeight
+from di_kernels.cpu.linear import matrix
 from di_kernels.ops.moe import ExpertWeights
 
 
@@ -43,10 +43,6 @@ def bound_bank(bank: ExpertWeights) -> _native.ExpertBank:
         return native
     native = _native.ExpertBank()
     for w1, w3, w2 in zip(bank.w1, bank.w3, bank.w2, strict=True):
-        native.add(_parts(w1), _parts(w3), _parts(w2))
+        native.add(matrix(w1), matrix(w3), matrix(w2))
     bank.bound["cpu"] = native
     return native
-
-
-def _parts(weight: LinearWeight) -> tuple[int, Tensor, Tensor | None]:
-    return weight.format.value, weight.data, weight.scale

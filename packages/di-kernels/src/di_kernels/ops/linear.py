@@ -19,6 +19,7 @@ from di_kernels.ops.checks import (
     check_dtype,
     check_kind,
     check_multiple,
+    check_number,
     check_positive,
     check_result_type,
     check_shape,
@@ -36,7 +37,7 @@ class WeightFormat(enum.Enum):
 
 @dataclass(frozen=True, eq=False)
 class LinearWeight:
-    """A weight matrix ``[n, k]`` in its stored form.
+    """A weight matrix ``[n, k]``, as the checkpoint stores it or packed for the CPU (:mod:`di_kernels.packing`).
 
     Attributes:
         format: stored form.
@@ -44,11 +45,14 @@ class LinearWeight:
             ``[n, k/2]``, two E2M1 codes a byte, the even input in the low nibble.
         scale: FP8: uint8 UE8M0 ``[n/32, k/32]`` (one per 32x32 block); MXFP4: uint8 UE8M0 ``[n, k/32]`` (one per row
             and 32 inputs); else None.
+        packed_shape: ``(n, k)`` where the matrix is packed: ``data`` then is uint8 ``[ceil(n/16), bytes]``, a group of
+            16 rows with its scales in each row, and ``scale`` is None.
     """
 
     format: WeightFormat
     data: Tensor
     scale: Tensor | None = None
+    packed_shape: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         check_kind("format", self.format, WeightFormat)
@@ -86,8 +90,15 @@ class LinearWeight:
     @property
     def shape(self) -> tuple[int, int]:
         """Logical shape ``(n, k)``."""
+        if self.packed_shape is not None:
+            return self.packed_shape
         n, k = self.data.shape
         return n, 2 * k if self.format is WeightFormat.MXFP4 else k
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the matrix is packed."""
+        return self.packed_shape is not None
 
     @property
     def nbytes(self) -> int:
@@ -95,13 +106,27 @@ class LinearWeight:
         return self.data.nbytes + (0 if self.scale is None else self.scale.nbytes)
 
     def rows(self, start: int, stop: int) -> LinearWeight:
-        """The matrix of output rows ``start..stop-1``, sharing storage (multiples of 32 for FP8)."""
+        """The matrix of output rows ``start..stop-1``, sharing storage (multiples of 32 for FP8).
+
+        Of a packed matrix ``start`` must be a multiple of 16, and so must ``stop`` unless it is the end.
+        """
+        if self.packed_shape is not None:
+            return self._packed_rows(start, stop, *self.packed_shape)
         if self.scale is None:
             return LinearWeight(self.format, self.data[start:stop])
         step = 32 if self.format is WeightFormat.FP8 else 1
         check_multiple("start", start, step)
         check_multiple("stop", stop, step)
         return LinearWeight(self.format, self.data[start:stop], self.scale[start // step : stop // step])
+
+    def _packed_rows(self, start: int, stop: int, n: int, k: int) -> LinearWeight:
+        step = 32 if self.format is WeightFormat.FP8 else 16
+        check_number("start", start, 0, n)
+        check_number("stop", stop, start, n)
+        check_multiple("start", start, step)
+        if stop != n:
+            check_multiple("stop", stop, step)
+        return LinearWeight(self.format, self.data[start // 16 : -(-stop // 16)], None, (stop - start, k))
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The matrix ``[n, k]`` in ``dtype``; exact in bfloat16 and float32 for the quantized formats."""

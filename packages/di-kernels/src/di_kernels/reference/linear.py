@@ -16,6 +16,8 @@ def dequantize(weight: LinearWeight, dtype: torch.dtype = torch.float32) -> Tens
     FP8: one scale per 32x32 block; MXFP4: one per row and 32 inputs. Every stored value is exact in bfloat16
     and in float32. Plain formats keep their gradient.
     """
+    if weight.is_packed:
+        weight = unpack(weight)
     if weight.scale is None:
         return weight.data.to(dtype)
     scale = ue8m0_decode(weight.scale.contiguous()).repeat_interleave(32, dim=1)
@@ -25,6 +27,28 @@ def dequantize(weight: LinearWeight, dtype: torch.dtype = torch.float32) -> Tens
     else:
         values = e2m1_decode(unpack_nibbles(weight.data))
     return (values * scale).to(dtype)
+
+
+def unpack(weight: LinearWeight) -> LinearWeight:
+    """The matrix as the checkpoint stores it, from a packed one (``csrc/cpu/weight.hpp``)."""
+    n, k = weight.shape
+    blocks = -(-k // 32)
+    words = {WeightFormat.FLOAT32: 32, WeightFormat.BFLOAT16: 16, WeightFormat.FP8: 8, WeightFormat.MXFP4: 4}
+    size = blocks * words[weight.format]
+    start = weight.data.shape[1] - size * 64
+    scale, vectors = weight.data[:, :start], weight.data[:, start:]
+    rows = vectors.reshape(-1, size, 16, 4).transpose(1, 2).reshape(-1, size, 4)[:n]
+    if weight.format in (WeightFormat.FLOAT32, WeightFormat.BFLOAT16):
+        dtype = torch.float32 if weight.format is WeightFormat.FLOAT32 else torch.bfloat16
+        return LinearWeight.dense(rows.flatten(1).contiguous().view(dtype)[:, :k].contiguous())
+    rows = rows[:, :, [0, 2, 1, 3]]
+    if weight.format is WeightFormat.FP8:
+        return LinearWeight.fp8(rows.flatten(1), scale[::2, :blocks].contiguous())
+    low, high = rows[:, :, ::2], rows[:, :, 1::2]  # nibbles of inputs 0, 2 and 1, 3 of four
+    even, odd = (low & 15) | (high & 15) << 4, low >> 4 | (high & 0xF0)
+    codes = torch.stack((even, odd), dim=3).flatten(1)
+    scales = scale[:, : blocks * 16].reshape(-1, blocks, 16).transpose(1, 2).reshape(-1, blocks)
+    return LinearWeight.mxfp4(codes, scales[:n].contiguous())
 
 
 def accumulator(x: Tensor) -> torch.dtype:

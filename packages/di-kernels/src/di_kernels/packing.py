@@ -1,0 +1,101 @@
+"""Packed weights: groups of 16 rows interleaved, so that a kernel reads one stream.
+
+A packed matrix gives the bits of the matrix as stored; only the time differs. Layout: ``csrc/cpu/weight.hpp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from di_kernels import _native
+from di_kernels.cpu import linear as cpu
+from di_kernels.ops.checks import check_kind
+from di_kernels.ops.linear import LinearWeight, WeightFormat
+from di_kernels.ops.moe import ExpertWeights
+from di_kernels.reference.linear import unpack
+
+__all__ = [
+    "LAYOUT_VERSION",
+    "allocate",
+    "pack",
+    "pack_all",
+    "pack_experts",
+    "packed_from",
+    "packed_shape",
+    "unpack",
+]
+
+LAYOUT_VERSION = 1
+"""Changes when the bytes of a packed matrix change: what was written under another number is not read."""
+_LARGE_PAGE = 2 << 20
+
+
+def packed_shape(format: WeightFormat, n: int, k: int) -> tuple[int, int]:
+    """``(groups, bytes)`` of the uint8 data of a packed matrix ``[n, k]``; the bytes are a multiple of 64."""
+    return -(-n // 16), _native.packed_group_bytes(format.value, k)
+
+
+def allocate(nbytes: int) -> Tensor:
+    """Uninitialised memory, uint8 ``[nbytes]``, at a multiple of 2 MB, in pages of 2 MB where the system has them."""
+    whole = torch.empty(nbytes + _LARGE_PAGE, dtype=torch.uint8)
+    start = -whole.data_ptr() % _LARGE_PAGE
+    memory = whole[start : start + nbytes]
+    _native.advise_large_pages(memory)
+    return memory
+
+
+def packed_from(data: Tensor, format: WeightFormat, n: int, k: int) -> LinearWeight:
+    """The packed matrix ``[n, k]`` that lies at the start of ``data``, uint8, which is shared.
+
+    Raises:
+        ValueError: ``data`` is too short.
+    """
+    groups, width = packed_shape(format, n, k)
+    if data.numel() < groups * width:
+        raise ValueError(
+            f"data has {data.numel()} bytes; a packed {format.name} [{n}, {k}] has {groups * width}"
+        )
+    return LinearWeight(format, data[: groups * width].view(groups, width), None, (n, k))
+
+
+def pack(weight: LinearWeight, out: Tensor | None = None) -> LinearWeight:
+    """``weight`` packed, or itself if it is packed already.
+
+    Args:
+        weight: ``[n, k]`` on the CPU.
+        out: where to write, uint8, at least as many bytes as :func:`packed_shape` says; None: new memory.
+    """
+    check_kind("weight", weight, LinearWeight)
+    if weight.is_packed:
+        return weight
+    n, k = weight.shape
+    groups, width = packed_shape(weight.format, n, k)
+    packed = packed_from(allocate(groups * width) if out is None else out, weight.format, n, k)
+    cpu.pack(weight, packed.data)
+    return packed
+
+
+def pack_experts(bank: ExpertWeights) -> ExpertWeights:
+    """``bank`` packed into one piece of memory, the matrices of an expert side by side."""
+    matrices = [m for expert in zip(bank.w1, bank.w3, bank.w2, strict=True) for m in expert]
+    packed = pack_all(matrices)
+    return ExpertWeights(tuple(packed[::3]), tuple(packed[1::3]), tuple(packed[2::3]))
+
+
+def pack_all(weights: Sequence[LinearWeight]) -> list[LinearWeight]:
+    """Each of ``weights`` packed, all in one piece of memory."""
+    sizes = [0 if w.is_packed else _nbytes(w) for w in weights]
+    memory, place = allocate(sum(sizes)), 0
+    packed = []
+    for weight, size in zip(weights, sizes, strict=True):
+        packed.append(pack(weight, memory[place : place + size]))
+        place += size
+    return packed
+
+
+def _nbytes(weight: LinearWeight) -> int:
+    groups, width = packed_shape(weight.format, *weight.shape)
+    return groups * width

@@ -1,0 +1,170 @@
+"""Packed weights: the matrix comes back, products keep their bits on every instruction set, layout and thread count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from di_kernels import instruction_sets
+from di_kernels.ops.linear import LinearWeight, WeightFormat, grouped_linear, linear
+from di_kernels.ops.moe import ExpertWeights, experts
+from di_kernels.packing import allocate, pack, pack_all, pack_experts, packed_from, packed_shape, unpack
+from di_kernels.testing import (
+    Hostile,
+    assert_same_bits,
+    hostile,
+    instructions,
+    misaligned,
+    threads,
+    with_row_gaps,
+)
+
+FORMATS = list(WeightFormat)
+SETS = instruction_sets()
+
+
+def random_weight(form: WeightFormat, n: int, k: int, seed: int = 0) -> LinearWeight:
+    """Every code and every scale byte, NaN and zero included."""
+    generator = torch.Generator().manual_seed(seed)
+    if form in (WeightFormat.FLOAT32, WeightFormat.BFLOAT16):
+        values = torch.randn(n, k, generator=generator)
+        return LinearWeight.dense(values if form is WeightFormat.FLOAT32 else values.to(torch.bfloat16))
+
+    def integers(*shape: int) -> torch.Tensor:
+        return torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+
+    if form is WeightFormat.MXFP4:
+        return LinearWeight.mxfp4(integers(n, k // 2), integers(n, k // 32))
+    return LinearWeight.fp8(integers(n, k), integers(n // 32, k // 32))
+
+
+def sizes() -> Iterator[tuple[WeightFormat, int, int]]:
+    for form in FORMATS:
+        yield from ((form, 32, 32), (form, 96, 160), (form, 64, 1056))
+        if form is not WeightFormat.FP8:
+            yield from ((form, 1, 64), (form, 17, 96))
+    for form in (WeightFormat.FLOAT32, WeightFormat.BFLOAT16):
+        yield from ((form, 3, 1), (form, 16, 33), (form, 33, 7))
+
+
+@pytest.mark.parametrize(("form", "n", "k"), list(sizes()))
+def test_the_matrix_comes_back(form: WeightFormat, n: int, k: int) -> None:
+    weight = random_weight(form, n, k)
+    packed = pack(weight)
+    assert (packed.shape, packed.is_packed, packed.nbytes) == ((n, k), True, packed.data.numel())
+    back = unpack(packed)
+    assert_same_bits(back.data, weight.data)
+    if weight.scale is not None:
+        assert back.scale is not None
+        assert_same_bits(back.scale, weight.scale)
+    assert_same_bits(packed.dequantize(), weight.dequantize())
+    assert pack(packed) is packed
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_packing_does_not_depend_on_threads_instruction_set_or_where_the_weight_lies(
+    form: WeightFormat,
+) -> None:
+    weight = random_weight(form, 96, 544)
+    expected = pack(weight).data
+    scale = None if weight.scale is None else with_row_gaps(misaligned(weight.scale))
+    moved = LinearWeight(form, with_row_gaps(misaligned(weight.data)), scale)
+    for name in SETS:
+        with instructions(name):
+            for count in (1, 2):
+                with threads(count):
+                    assert_same_bits(pack(weight).data, expected)
+                    assert_same_bits(pack(moved).data, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("quantize", [False, True])
+@pytest.mark.parametrize(("form", "n", "k"), [*((form, 96, 1056) for form in FORMATS), (FORMATS[1], 17, 64)])
+def test_a_product_has_one_value(
+    form: WeightFormat, n: int, k: int, quantize: bool, dtype: torch.dtype
+) -> None:
+    """On every instruction set, as stored and packed, for one row and for many."""
+    weight = random_weight(form, n, k)
+    packed = pack(weight)
+    x = hostile(Hostile.OUTLIERS, 30, k, dtype=dtype)
+    expected = linear(x, weight, quantize_input=quantize, out_dtype=torch.float32)
+    for name in SETS:
+        with instructions(name):
+            for rows in (1, 2, 4, 8, 9, 12, 13, 25, 30):
+                for matrix in (weight, packed):
+                    got = linear(x[:rows], matrix, quantize_input=quantize, out_dtype=torch.float32)
+                    assert_same_bits(got, expected[:rows])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("kind", list(Hostile))
+@pytest.mark.parametrize("form", FORMATS)
+def test_hostile_rows_have_one_value(form: WeightFormat, kind: Hostile, dtype: torch.dtype) -> None:
+    weight = random_weight(form, 32, 96)
+    x = hostile(kind, 10, 96, dtype=dtype)
+    expected = linear(x, weight)
+    for name in SETS:
+        with instructions(name):
+            assert_same_bits(linear(x, pack(weight)), expected)
+            assert_same_bits(linear(x[3:4], pack(weight)), expected[3:4])
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_groups_and_rows_of_packed_weights(form: WeightFormat) -> None:
+    weight = random_weight(form, 96, 64)
+    packed = pack(weight)
+    x = hostile(Hostile.OUTLIERS, 3, 4, 64, dtype=torch.bfloat16)
+    assert_same_bits(grouped_linear(x, packed, 4), grouped_linear(x, weight, 4))  # 24 rows: not whole groups
+    assert_same_bits(linear(x[:, 0], packed.rows(32, 96)), linear(x[:, 0], weight.rows(32, 96)))
+    for start, stop in ((8, 32), (0, 40), (-32, 96), (32, 128)):
+        with pytest.raises(ValueError, match=r"st(art|op) is"):
+            packed.rows(start, stop)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_experts_keep_their_bits(form: WeightFormat) -> None:
+    def matrices(n: int, k: int, seed: int) -> tuple[LinearWeight, ...]:
+        return tuple(random_weight(form, n, k, seed + e) for e in range(3))
+
+    bank = ExpertWeights(matrices(96, 64, 0), matrices(96, 64, 3), matrices(64, 96, 6))
+    packed = pack_experts(bank)
+    x = hostile(Hostile.NORMAL, 20, 64, dtype=torch.bfloat16)
+    ids = torch.arange(40, dtype=torch.int32).view(20, 2) % 5 - 1
+    ids[ids > 2] = 0
+    expected = experts(x, ids, None, bank, 10.0, quantize_input=True)
+    for name in SETS:
+        with instructions(name):
+            for count in (1, 2):
+                with threads(count):
+                    assert_same_bits(experts(x, ids, None, packed, 10.0, quantize_input=True), expected)
+                    assert_same_bits(experts(x, ids, None, bank, 10.0, quantize_input=True), expected)
+
+
+def test_weights_are_packed_side_by_side() -> None:
+    weights = [random_weight(form, 64, 96) for form in FORMATS]
+    packed = pack_all([*weights, pack(weights[0])])
+    for weight, got in zip([*weights, weights[0]], packed, strict=True):
+        assert_same_bits(got.dequantize(), weight.dequantize())
+        assert got.data.data_ptr() % 64 == 0
+    assert pack_all([]) == []
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 5 << 20])
+def test_memory_lies_at_large_pages(nbytes: int) -> None:
+    memory = allocate(nbytes)
+    assert (memory.numel(), memory.dtype) == (nbytes, torch.uint8)
+    assert nbytes == 0 or memory.data_ptr() % (2 << 20) == 0
+    memory.fill_(7)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    weight = random_weight(WeightFormat.MXFP4, 32, 64)
+    groups, width = packed_shape(WeightFormat.MXFP4, 32, 64)
+    short = torch.zeros(groups * width - 1, dtype=torch.uint8)
+    with pytest.raises(ValueError, match=r"data has .* bytes; a packed MXFP4"):
+        packed_from(short, WeightFormat.MXFP4, 32, 64)
+    with pytest.raises(ValueError, match=r"data has .* bytes"):
+        pack(weight, short)
+    with pytest.raises(TypeError, match="weight is"):
+        pack(weight.data)  # type: ignore[arg-type]
