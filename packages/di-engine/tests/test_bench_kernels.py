@@ -71,7 +71,7 @@ def test_a_case_is_measured_beside_its_ceilings_and_its_peer() -> None:
         work=Work(1 << 16, 1000),
         members=(lambda: called.append("a"), lambda: called.append("b")),
         buffers=((buffer,), (buffer,)),
-        peer=Peer("sleep", (lambda: time.sleep(0.001),)),
+        peer=Peer("sleep", (lambda: time.sleep(0.001),), 1),
     )
     with using_threads(2):
         reached = measure(case, 0.0)

@@ -39,6 +39,8 @@ class Peer:
 
     name: str
     members: tuple[Call, ...]
+    read: int
+    """Bytes of weights that a call of it reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ class Reached:
     rounds: int
     peer: str | None
     peer_seconds: float | None
+    peer_read: int | None
 
     @property
     def bandwidth(self) -> float:
@@ -147,7 +150,8 @@ def measure(case: Case, seconds: float) -> Reached:
         ceilings=found,
         rounds=rounds,
         peer=None if case.peer is None else case.peer.name,
-        peer_seconds=peers.total / len(case.peer.members) if case.peer is not None else None,
+        peer_seconds=None if case.peer is None else peers.total / len(case.peer.members),
+        peer_read=None if case.peer is None else case.peer.read,
     )
 
 

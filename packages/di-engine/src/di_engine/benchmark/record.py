@@ -33,6 +33,7 @@ def reached_record(reached: Reached) -> dict[str, Any]:
         "rounds": reached.rounds,
         "peer": reached.peer,
         "peer_seconds": reached.peer_seconds,
+        "peer_read_bytes": reached.peer_read,
         "peer_ratio": reached.peer_ratio,
     }
 

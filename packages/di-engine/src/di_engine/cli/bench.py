@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from di_engine.cli import bench_kernels, bench_layer, bench_model
+from di_engine.cli import bench_kernels, bench_layer, bench_model, bench_predict, bench_roofline
 from di_engine.cli.bench_output import load_text
 from di_engine.cli.common import EXIT_USAGE, CommandError, plain, print_json, stdout_console
 from di_engine.cli.interruption import raise_from_now_on
@@ -27,6 +27,8 @@ app = typer.Typer(
 app.command("kernels")(bench_kernels.command)
 app.command("layer")(bench_layer.command)
 app.command("model")(bench_model.command)
+app.command("roofline")(bench_roofline.command)
+app.command("predict")(bench_predict.command)
 
 
 @app.command("scheduler")

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from di_kernels.ops.attention import EntryKeys, WindowKeys, sparse_attention
 from di_kernels.ops.formats import EntryFormat, encode, encode_records, round_trip
-from di_kernels.ops.indexer import IndexPages, candidate_entries, index_scores
+from di_kernels.ops.indexer import IndexPages, index_scores, select_entries
 from torch import Tensor
 
 from di_engine.benchmark.measure import Case, Recipe, as_bytes
@@ -19,6 +19,7 @@ from di_engine.benchmark.work import attention_work, index_work
 CONTEXTS = (8192, 131072, 1048576)
 """Tokens that the sequence has; attention should not care."""
 SCORED = (100_000, 1_000_000)
+SELECTIONS = ("of all", "with candidates", "among candidates")
 PAGE = 64
 """Entries of a page: a block of 128 tokens at ratio 2."""
 MEMBERS = 8
@@ -35,9 +36,10 @@ def attention_cases() -> Iterator[Recipe]:
     """Recipes of the cases."""
     for context, rows in (*((context, 1) for context in CONTEXTS), (CONTEXTS[0], 16)):
         yield Recipe(f"attention, context {context}, rows {rows}", partial(_attention, context, rows))
+    yield Recipe(f"index scores, {SCORED[0]} entries", partial(_scores, SCORED[0]))
     for entries in SCORED:
-        yield Recipe(f"index scores, {entries} entries", partial(_scores, entries))
-    yield Recipe("scores of candidates", partial(_candidate_scores, SCORED[-1]))
+        for what in SELECTIONS:
+            yield Recipe(f"select {what}, {entries} entries", partial(_select, entries, what))
 
 
 def _attention(context: int, rows: int) -> Case:
@@ -117,23 +119,41 @@ def _scores(entries: int) -> Case:
     )
 
 
-def _candidate_scores(entries: int) -> Case:
-    """A layer that scores the entries of candidate blocks only, however many there are."""
+def _select(entries: int, what: str) -> Case:
+    """Scores and the choice of entries in one pass: over all of them at a source, which may choose candidate blocks as
+    well, or over the candidates, however many entries there are."""
     random, generator = RandomBytes(), torch.Generator().manual_seed(0)
     pages = _index_pages(random, entries)
     q, weights = _queries(random)
     visible = _all(1, entries)
     size, count = TEXT["candidate_block_size"], TEXT["candidate_topk_blocks"]
-    blocks = torch.randperm(entries // size, generator=generator)[:count].sort().values
-    chosen = candidate_entries(blocks.to(torch.int32).view(1, -1), visible, size)
-    work = index_work(1, INDEX_HEADS, INDEX_DIM, CANDIDATES)
+    blocks = (
+        torch.randperm(entries // size, generator=generator)[:count].sort().values.to(torch.int32).view(1, -1)
+    )
+    candidates = blocks if what == "among candidates" else None
+    top_blocks = count if what == "with candidates" else None
+    scored = CANDIDATES if candidates is not None else entries
+    work = index_work(1, INDEX_HEADS, INDEX_DIM, scored)
+
+    def select() -> object:
+        return select_entries(
+            q,
+            weights,
+            pages,
+            visible,
+            SELECTED,
+            candidates=candidates,
+            top_blocks=top_blocks,
+            block_size=size,
+        )
+
     return Case(
         family="indexer",
-        name=f"scores of candidates, {INDEX_HEADS} heads",
-        size=f"{CANDIDATES} of {entries}",
+        name=f"select {SELECTED} {what}",
+        size=f"{entries} entries",
         rows=1,
         work=work,
-        members=(lambda: index_scores(q, weights, pages, visible, chosen),),
+        members=(select,),
         buffers=((random.bytes(work.read),),),
     )
 

@@ -72,4 +72,6 @@ def _torch(random: RandomBytes, rows: int, n: int, k: int) -> Peer:
     x = random.values(rows, k)
     first = random.values(n, k, std=k**-0.5)
     weights = (first, *(first.clone() for _ in range(pool_members(first.nbytes, rows) - 1)))
-    return Peer("torch bfloat16", tuple(partial(functional.linear, x, weight) for weight in weights))
+    return Peer(
+        "torch bfloat16", tuple(partial(functional.linear, x, weight) for weight in weights), first.nbytes
+    )

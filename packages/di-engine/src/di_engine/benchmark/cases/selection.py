@@ -32,24 +32,24 @@ def sampling_cases() -> Iterator[Recipe]:
     """Recipes of the cases."""
     yield Recipe("greedy", _argmax)
     for rows in (1, 16):
+        yield Recipe(f"bitmask, rows {rows}", partial(_bitmask, rows))
+    for rows in (1, 16):
         yield Recipe(f"sample, rows {rows}", partial(_sample, rows))
-    yield Recipe("bitmask", _bitmask)
     yield Recipe("logprobs", _logprobs)
 
 
 def _topk(count: int, k: int, dtype: torch.dtype) -> Case:
-    scores = [values.to(dtype).float() for values in _logits(MEMBERS, 1, count)]
-    narrow = [values.to(dtype) for values in scores]
+    scores = [values.to(dtype) for values in _logits(MEMBERS, 1, count)]
     lengths = torch.full((1,), count, dtype=torch.int32)
     return Case(
         family="top-k",
         name=f"top {k} of {'bfloat16' if dtype is torch.bfloat16 else 'float32'} scores",
         size=str(count),
         rows=1,
-        work=Work(4 * count),
+        work=Work(scores[0].nbytes),
         members=tuple(partial(topk_indices, values, k, lengths) for values in scores),
         buffers=tuple(map(as_bytes, scores)),
-        peer=Peer("torch.topk", tuple(partial(torch.topk, values, k) for values in narrow)),
+        peer=Peer("torch.topk", tuple(partial(torch.topk, values, k) for values in scores), scores[0].nbytes),
     )
 
 
@@ -78,7 +78,35 @@ def _argmax() -> Case:
         work=Work(4 * VOCABULARY),
         members=tuple(partial(argmax, values) for values in logits),
         buffers=tuple(map(as_bytes, logits)),
-        peer=Peer("torch.argmax", tuple(partial(torch.argmax, values, dim=-1) for values in logits)),
+        peer=Peer(
+            "torch.argmax", tuple(partial(torch.argmax, values, dim=-1) for values in logits), 4 * VOCABULARY
+        ),
+    )
+
+
+def _bitmask(rows: int) -> Case:
+    """Half of the columns are allowed. What it reads are logits, of which it writes half, and the mask."""
+    logits, generator = _logits(MEMBERS, rows, VOCABULARY), torch.Generator().manual_seed(0)
+    words = -(-VOCABULARY // 32)
+    mask = torch.randint(-(2**31), 2**31, (rows, words), generator=generator, dtype=torch.int32)
+    bits = torch.arange(32, dtype=torch.int32)
+    forbidden = (mask[:, :, None] >> bits & 1 == 0).view(rows, -1)[:, :VOCABULARY]
+    return Case(
+        family="sampling",
+        name="bitmask",
+        size=str(VOCABULARY),
+        rows=rows,
+        work=Work(4 * rows * (VOCABULARY + words)),
+        members=tuple(partial(apply_bitmask, values, mask) for values in logits),
+        buffers=tuple(as_bytes(values, mask) for values in logits),
+        peer=Peer(
+            "torch masked_fill_",
+            tuple(
+                partial(values.masked_fill_, forbidden, -torch.inf)
+                for values in _logits(MEMBERS, rows, VOCABULARY)
+            ),
+            5 * rows * VOCABULARY,
+        ),
     )
 
 
@@ -100,25 +128,11 @@ def _sample(rows: int) -> Case:
         work=Work(4 * rows * VOCABULARY),
         members=tuple(partial(choose, values, parameters, positions) for values in logits),
         buffers=tuple(map(as_bytes, logits)),
-        peer=Peer("torch sort", tuple(partial(torch.sort, values, descending=True) for values in logits)),
-    )
-
-
-def _bitmask() -> Case:
-    """Half of the columns forbidden, no two neighbours alike for long."""
-    logits = _logits(MEMBERS, 1, VOCABULARY)
-    words = torch.randint(
-        -(2**31), 2**31, (1, -(-VOCABULARY // 32)), generator=torch.Generator().manual_seed(1)
-    )
-    mask = words.to(torch.int32)
-    return Case(
-        family="sampling",
-        name="bitmask",
-        size=str(VOCABULARY),
-        rows=1,
-        work=Work(4 * VOCABULARY),
-        members=tuple(partial(apply_bitmask, values, mask) for values in logits),
-        buffers=tuple(map(as_bytes, logits)),
+        peer=Peer(
+            "torch sort",
+            tuple(partial(torch.sort, values, descending=True) for values in logits),
+            4 * rows * VOCABULARY,
+        ),
     )
 
 
@@ -133,7 +147,9 @@ def _logprobs() -> Case:
         members=tuple(partial(describe_tokens, values, ids, 20) for values in logits),
         buffers=tuple(map(as_bytes, logits)),
         peer=Peer(
-            "torch.log_softmax", tuple(partial(torch.log_softmax, values, dim=-1) for values in logits)
+            "torch.log_softmax",
+            tuple(partial(torch.log_softmax, values, dim=-1) for values in logits),
+            4 * VOCABULARY,
         ),
     )
 

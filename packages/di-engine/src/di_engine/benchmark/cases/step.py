@@ -9,7 +9,14 @@ import torch
 from di_kernels.ops.embedding import embed
 from di_kernels.ops.engram import EngramTable, engram_gather, engram_inject
 from di_kernels.ops.formats import EntryFormat, encode_records
-from di_kernels.ops.hyper import HyperConstants, hyper_mixes, hyper_post, hyper_pre
+from di_kernels.ops.hyper import (
+    HyperConstants,
+    HyperEntryWeights,
+    hyper_enter,
+    hyper_mixes,
+    hyper_post,
+    hyper_post_combined,
+)
 from di_kernels.ops.moe import route
 from di_kernels.ops.norm import rms_norm
 from di_kernels.ops.rope import apply_rope, rope_frequencies, rope_table
@@ -39,8 +46,9 @@ def step_cases() -> Iterator[Recipe]:
         ("rms_norm", _norm),
         ("rope of queries", _rope),
         ("mHC mixes, 20 Sinkhorn steps", _mixes),
-        ("mHC pre", _pre),
+        ("mHC enter: mixes, pre, norm, MXFP8", _enter),
         ("mHC post", _post),
+        (f"{TOP_K} experts and mHC post", _combine),
         (f"route, top {TOP_K} of {EXPERTS}", _route),
         ("FP8 records", _records),
         (f"Engram gather, {ENGRAM_COLUMNS} rows", _gather),
@@ -84,20 +92,43 @@ def _mixes(random: RandomBytes, rows: int) -> Made:
     stream = random.values(rows, STREAMS, HIDDEN)
     base, scale = random.values(count, dtype=torch.float32), torch.ones(3)
     constants = HyperConstants(1e-20, 1e-6, 20)
-    matrices = [
-        random.values(count, STREAMS * HIDDEN, std=(STREAMS * HIDDEN) ** -0.5, dtype=torch.float32)
-        for _ in range(64)  # 126 MB: each layer has two of its own
-    ]
+    matrices = _projections(random)
     return (
         [partial(hyper_mixes, stream, fn, base, scale, constants) for fn in matrices],
         [(fn,) for fn in matrices],
     )
 
 
-def _pre(random: RandomBytes, rows: int) -> Made:
+def _enter(random: RandomBytes, rows: int) -> Made:
+    count = STREAMS * (STREAMS + 2)
+    stream, pre = random.values(rows, STREAMS, HIDDEN), random.values(rows, STREAMS, dtype=torch.float32)
+    base, scale, norm = random.values(count, dtype=torch.float32), torch.ones(3), random.values(HIDDEN)
+    constants = HyperConstants(1e-20, 1e-6, 20)
+    entries = [HyperEntryWeights(fn, base, scale, norm) for fn in _projections(random)]
+    return (
+        [partial(hyper_enter, stream, pre, weights, constants, quantize=True) for weights in entries],
+        [(weights.fn,) for weights in entries],
+    )
+
+
+def _projections(random: RandomBytes) -> list[Tensor]:
+    """126 MB of them: each layer has two of its own."""
+    shape = (STREAMS * (STREAMS + 2), STREAMS * HIDDEN)
+    first = random.values(*shape, std=shape[1] ** -0.5, dtype=torch.float32)
+    return [first, *(first.clone() for _ in range(63))]
+
+
+def _combine(random: RandomBytes, rows: int) -> Made:
+    count = STREAMS * (STREAMS + 2)
+    fn = random.values(count, STREAMS * HIDDEN, std=0.01, dtype=torch.float32)
     streams = [random.values(rows, STREAMS, HIDDEN) for _ in range(MEMBERS)]
-    mix = random.values(rows, STREAMS, dtype=torch.float32)
-    return [partial(hyper_pre, stream, mix) for stream in streams], [(stream,) for stream in streams]
+    shared, routed = random.values(rows, HIDDEN), random.values(rows, TOP_K, HIDDEN)
+    base = random.values(count, dtype=torch.float32)
+    mixes = hyper_mixes(streams[0], fn, base, torch.ones(3), HyperConstants(1e-20, 1e-6, 20))
+    return (
+        [partial(hyper_post_combined, stream, shared, routed, mixes) for stream in streams],
+        [(stream, shared, routed) for stream in streams],
+    )
 
 
 def _post(random: RandomBytes, rows: int) -> Made:
