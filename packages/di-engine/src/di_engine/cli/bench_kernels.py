@@ -11,13 +11,14 @@ from di_engine.cli.bench_output import (
     InstructionSetOption,
     JsonOption,
     OutOption,
+    PinOption,
     SecondsOption,
     ThreadsOption,
     load_text,
     names,
     numbers,
     print_reached,
-    using_instruction_set,
+    using_kernels,
     write_record,
 )
 from di_engine.cli.interruption import raise_from_now_on
@@ -31,6 +32,7 @@ def command(
     threads: ThreadsOption = "1,2",
     seconds: SecondsOption = 0.5,
     instruction_set: InstructionSetOption = None,
+    pin: PinOption = False,
     as_json: JsonOption = False,
     out: OutOption = None,
 ) -> None:
@@ -50,7 +52,7 @@ def command(
     families = names("--family", family, tuple(FAMILIES))
     counts = numbers("--threads", threads)
     meter = LoadMeter()
-    with using_instruction_set(instruction_set):
+    with using_kernels(instruction_set, pin):
         recipes = kernel_recipes(families, match)
         with tqdm(total=len(recipes) * len(counts), unit="case", disable=not sys.stderr.isatty()) as bar:
             found = measure_kernels(recipes, counts, seconds, progress=lambda reached: bar.update())

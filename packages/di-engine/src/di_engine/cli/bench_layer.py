@@ -11,12 +11,13 @@ from di_engine.cli.bench_output import (
     InstructionSetOption,
     JsonOption,
     OutOption,
+    PinOption,
     SecondsOption,
     ThreadsOption,
     load_text,
     numbers,
     print_reached,
-    using_instruction_set,
+    using_kernels,
     write_record,
 )
 from di_engine.cli.common import EXIT_USAGE, CommandError
@@ -33,6 +34,7 @@ def command(
     threads: ThreadsOption = "1,2",
     seconds: SecondsOption = 2.0,
     instruction_set: InstructionSetOption = None,
+    pin: PinOption = False,
     as_json: JsonOption = False,
     out: OutOption = None,
 ) -> None:
@@ -60,7 +62,7 @@ def command(
     counts = numbers("--threads", threads)
     held = experts or experts_in_memory(released_config(), available_memory())
     meter = LoadMeter()
-    with using_instruction_set(instruction_set):
+    with using_kernels(instruction_set, pin):
         total = len(kinds) * len(steps) * len(counts)
         with tqdm(total=total, unit="case", disable=not sys.stderr.isatty()) as bar:
             found = measure_layers(kinds, steps, counts, seconds, held, progress=lambda reached: bar.update())

@@ -17,11 +17,12 @@ from di_engine.cli.bench_output import (
     InstructionSetOption,
     JsonOption,
     OutOption,
+    PinOption,
     ThreadsOption,
     load_text,
     names,
     numbers,
-    using_instruction_set,
+    using_kernels,
     write_record,
 )
 from di_engine.cli.common import CommandError, plain, stdout_console
@@ -48,6 +49,7 @@ def command(
         ),
     ] = None,
     instruction_set: InstructionSetOption = None,
+    pin: PinOption = False,
     as_json: JsonOption = False,
     out: OutOption = None,
 ) -> None:
@@ -71,7 +73,7 @@ def command(
     peers: list[PeerStep] = []
     total = len(models) * len(counts) * (len(BATCHES) + 1)
     with (
-        using_instruction_set(instruction_set),
+        using_kernels(instruction_set, pin),
         tqdm(total=total, unit="case", disable=not sys.stderr.isatty()) as bar,
     ):
         for name in models:

@@ -24,6 +24,7 @@ InstructionSetOption = Annotated[
     str | None, typer.Option(help="Instruction set of the kernels, such as avx2; by default the best one.")
 ]
 SecondsOption = Annotated[float, typer.Option(min=0.0, help="Seconds for each measurement.")]
+PinOption = Annotated[bool, typer.Option("--pin", help="Keep each thread on a processor of its own.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")]
 OutOption = Annotated[Path | None, typer.Option(help="A file that gets the JSON object as well.")]
 
@@ -48,20 +49,22 @@ def names(option: str, text: str, allowed: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def using_instruction_set(name: str | None) -> Iterator[None]:
-    """The kernels on the instruction set of ``--instruction-set``."""
-    from di_kernels import instruction_set, set_instruction_set
+def using_kernels(name: str | None, pin: bool) -> Iterator[None]:
+    """The kernels on the instruction set of ``--instruction-set``, and pinned with ``--pin``."""
+    from di_kernels import instruction_set, pin_threads, set_instruction_set, threads_are_pinned
 
-    before = instruction_set()
+    before, pinned = instruction_set(), threads_are_pinned()
     try:
         if name is not None:
             set_instruction_set(name)
     except ValueError as error:
         raise CommandError(f"--instruction-set: {error}", EXIT_USAGE) from error
+    pin_threads(pin or pinned)
     try:
         yield
     finally:
         set_instruction_set(before)
+        pin_threads(pinned)
 
 
 def write_record(record: Any, as_json: bool, out: Path | None) -> None:
