@@ -76,8 +76,8 @@ def test_a_case_is_measured_beside_its_ceilings_and_its_peer() -> None:
     with using_threads(2):
         reached = measure(case, 0.0)
     assert (reached.family, reached.name, reached.size, reached.rows) == ("family", "name", "size", 3)
-    assert (reached.threads, reached.rounds) == (2, 3)
-    assert called == ["a", "b"] * 4
+    assert (reached.threads, reached.rounds) == (2, 4)
+    assert called == ["a", "b"] * 5
     assert reached.peer == "sleep"
     assert reached.peer_seconds is not None
     assert reached.peer_seconds >= 0.001

@@ -24,7 +24,9 @@ from di_engine.benchmark.work import Ceilings, Work
 Call = Callable[[], object]
 Buffers = tuple[Tensor, ...]
 
-LEAST_ROUNDS = 3
+LEAST_ROUNDS = 4
+CEILING_REPEATS = 4
+"""Of each ceiling in a round: one that was disturbed every time would make what is compared with it look too good."""
 DOT_ITERATIONS = 400_000
 """Of the loop in registers: about half a millisecond."""
 CACHE_SIZE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
@@ -132,8 +134,11 @@ def measure(case: Case, seconds: float) -> Reached:
             least.round()
             least.forget()
         while rounds < LEAST_ROUNDS or time.perf_counter() < deadline:
-            for least in (calls, reads, dots, peers):
-                least.round()
+            calls.round()
+            peers.round()
+            for _ in range(CEILING_REPEATS):
+                reads.round()
+                dots.round()
             rounds += 1
     read_bytes = sum(buffer.numel() // 64 * 64 for buffers in case.buffers for buffer in buffers)
     found = Ceilings(
