@@ -1,8 +1,5 @@
 #include "plan/attention.hpp"
 
-#include <cstring>
-#include <utility>
-
 #include "cpu/attention.hpp"
 #include "cpu/rope.hpp"
 
@@ -17,27 +14,23 @@ template <class T>
 void WindowPlan::records(const Input<T>& x, Step<T>& step, uint8_t* fresh) const {
   Workspace& work = step.work;
   const Workspace::Scope scope(work);
-  const int64_t rows = step.rows.rows, dim = wkv.weight.n, bytes = record_bytes(step.cache);
-  const RecordFormat format = step.cache.layers[layer].window.format;
+  const int64_t rows = step.rows.rows, dim = wkv.weight.n;
   T* projected = work.take<T>(rows * dim);
-  T* key = work.take<T>(rows * dim);
-  float* wide = work.take<float>(rows * dim);
   project(x, rows, wkv, projected);
-  norm(projected, rows, key);
-  apply_rope<T>(key, step.rows.positions.data(), rope.data, projected, rows, 1, dim, rope.dim, false);
-  write_records(format, projected, rows, dim, wide, [&](int64_t r) {
-    uint8_t* record = fresh + r * bytes;
-    return std::pair(record, record + value_bytes(format, dim));
-  });
+  const RecordGrid grid = fresh_grid(fresh, rows, step.cache);
+  store_keys<T>(projected, rows, dim, norm.weights(), rope.at(step.rows.positions.data()),
+                stored_at(grid, nullptr, nullptr, nullptr), nullptr);
+}
+
+RecordGrid WindowPlan::fresh_grid(const uint8_t* fresh, int64_t rows, const CacheViews& cache) const {
+  return {fresh, cache.layers[layer].window.format, 1, rows, 0, record_bytes(cache)};
 }
 
 void WindowPlan::store(const uint8_t* fresh, const StepRows& rows, const CacheViews& cache) const {
-  const int64_t bytes = record_bytes(cache);
   const RingStores& stores = rows.window_store;
-  for (int64_t i = 0; i < stores.size(); ++i) {
-    uint8_t* cell = record_at(cache.layers[layer].window, stores.slot[i], stores.cell[i]);
-    std::memcpy(cell, fresh + stores.row[i] * bytes, static_cast<size_t>(bytes));
-  }
+  const RecordGrid& ring = cache.layers[layer].window;
+  store_ring(fresh, record_bytes(cache), stores.row.data(), stores.slot.data(), stores.cell.data(),
+             stores.size(), const_cast<uint8_t*>(ring.data), ring.outer_stride, ring.inner_stride);
 }
 
 template <class T>
@@ -71,7 +64,7 @@ void AttentionPlan::attend(const Input<T>& q_latent, const uint8_t* fresh, Step<
   Workspace& work = step.work;
   const Workspace::Scope scope(work);
   const StepRows& r = step.rows;
-  const int64_t rows = r.rows, dim = window.wkv.weight.n, bytes = window.record_bytes(step.cache);
+  const int64_t rows = r.rows, dim = window.wkv.weight.n;
   const RopeTable& rope = window.rope;
   T* q = work.take<T>(rows * heads * dim);
   T* out = work.take<T>(rows * heads * dim);
@@ -79,9 +72,8 @@ void AttentionPlan::attend(const Input<T>& q_latent, const uint8_t* fresh, Step<
   project(q_latent, rows, wq_b, q);
   apply_rope<T>(q, r.positions.data(), rope.data, q, rows, heads, dim, rope.dim, false);
 
-  const RecordGrid& ring = step.cache.layers[window.layer].window;
-  const WindowKeys keys{ring,
-                        {fresh, ring.format, 1, rows, 0, bytes},
+  const WindowKeys keys{step.cache.layers[window.layer].window,
+                        window.fresh_grid(fresh, rows, step.cache),
                         r.slot.data(),
                         r.split.data(),
                         r.fresh_start.data(),
@@ -99,8 +91,8 @@ void AttentionPlan::attend(const Input<T>& q_latent, const uint8_t* fresh, Step<
                step.selected.width};
   }
   const EntryKeys* more = kv_layer >= 0 ? &entries : nullptr;
-  sparse_attention<T>({rows, heads, dim}, q, keys, more, sink.data(), scale, out);
-  apply_rope<T>(out, r.positions.data(), rope.data, out, rows, heads, dim, rope.dim, true);
+  const OutputRope back{r.positions.data(), rope.data, rope.dim};
+  sparse_attention<T>({rows, heads, dim}, q, keys, more, sink.data(), scale, out, &back);
   grouped_linear<T>(out, rows, groups, wo_a, low_rank);
   project(low_rank, rows, wo_b, y);
 }

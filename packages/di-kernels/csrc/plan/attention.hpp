@@ -24,6 +24,7 @@ struct WindowPlan {
   void store(const uint8_t* fresh, const StepRows& rows, const CacheViews& cache) const;
 
   int64_t record_bytes(const CacheViews& cache) const;
+  RecordGrid fresh_grid(const uint8_t* fresh, int64_t rows, const CacheViews& cache) const;
 };
 
 struct AttentionPlan {

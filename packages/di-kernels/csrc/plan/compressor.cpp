@@ -1,15 +1,11 @@
 #include "plan/compressor.hpp"
 
 #include <algorithm>
-#include <utility>
 
 #include "cpu/compress.hpp"
-#include "cpu/rope.hpp"
 
 namespace di::plan {
 namespace {
-
-using Place = std::pair<uint8_t*, uint8_t*>;  // values, scales
 
 // fresh [2, rows, dim]: scores, then latents.
 void store_pairs(const RingStores& stores, const float* fresh, int64_t rows, int64_t dim,
@@ -29,17 +25,10 @@ void CompressorPlan::run(const T* x, const RopeTable& rope, const LayerCache& ca
   Workspace& work = step.work;
   const Workspace::Scope scope(work);
   const EntryRows& entries = step.rows.entries(ratio);
-  const int64_t count = entries.size(), dim = wkv.n;
-  T* pooled = work.take<T>((ratio == 1 ? step.rows.rows : count) * dim);
-  float* wide = work.take<float>(count * dim);
+  T* pooled = work.take<T>((ratio == 1 ? step.rows.rows : entries.size()) * wkv.n);
   pool(x, cache.compress, step, pooled);
-  norm(pooled, count, step.latent);
-  T* entry = pooled;
-  apply_rope<T>(step.latent, entries.rope_position.data(), rope.data, entry, count, 1, dim, rope.dim, false);
-  write_records(cache.entries.format, entry, count, dim, wide, [&](int64_t i) {
-    uint8_t* values = record_at(cache.entries, entries.block[i], entries.entry[i]);
-    return Place(values, values + value_bytes(cache.entries.format, dim));
-  });
+  store_keys<T>(pooled, entries.size(), wkv.n, norm.weights(), rope.at(entries.rope_position.data()),
+                stored_at(cache.entries, nullptr, entries.block.data(), entries.entry.data()), step.latent);
 }
 
 template <class T>
@@ -68,18 +57,12 @@ void IndexKeysPlan::run(const RopeTable& rope, const LayerCache& cache, Step<T>&
   Workspace& work = step.work;
   const Workspace::Scope scope(work);
   const EntryRows& entries = step.rows.entries(ratio);
-  const int64_t count = entries.size(), dim = wk.n;
-  T* projected = work.take<T>(count * dim);
-  T* key = work.take<T>(count * dim);
-  float* wide = work.take<float>(count * dim);
-  linear<T, T>(step.latent, count, wk, false, projected);
-  norm(projected, count, key);
-  apply_rope<T>(key, entries.rope_position.data(), rope.data, projected, count, 1, dim, rope.dim, false);
-  write_records(cache.index_values.format, projected, count, dim, wide, [&](int64_t i) {
-    const bool plain = is_plain(cache.index_values.format);
-    return Place(record_at(cache.index_values, entries.block[i], entries.entry[i]),
-                 plain ? nullptr : record_at(cache.index_scales, entries.block[i], entries.entry[i]));
-  });
+  T* projected = work.take<T>(entries.size() * wk.n);
+  linear<T, T>(step.latent, entries.size(), wk, false, projected);
+  store_keys<T>(
+      projected, entries.size(), wk.n, norm.weights(), rope.at(entries.rope_position.data()),
+      stored_at(cache.index_values, &cache.index_scales, entries.block.data(), entries.entry.data()),
+      nullptr);
 }
 
 template void CompressorPlan::run<float>(const float*, const RopeTable&, const LayerCache&,

@@ -27,8 +27,8 @@ Entered<T> HyperPlan::enter(const Trunk<T>& trunk, const Norm& norm, Workspace& 
   T* x = work.take<T>(rows * dim);
   T* quantized = norm.quantize ? work.take<T>(rows * dim) : nullptr;
   float* scratch = work.take<float>(rows * (m * (m + 2) + 1));
-  hyper_enter<T>(trunk.stream, rows, m, dim, fn, eps, parameters, trunk.pre, {norm.weight, norm.eps}, scratch,
-                 mixes, x, quantized);
+  hyper_enter<T>(trunk.stream, rows, m, dim, fn, eps, parameters, trunk.pre, norm.weights(), scratch, mixes,
+                 x, quantized);
   return {{x, quantized}, mixes.post, mixes.comb};
 }
 

@@ -87,8 +87,7 @@ void ModelPlan::run(const StepInput& input, const CacheViews& cache, int64_t win
   auto step = begin<T>(cache, window_columns, features);
   for (const LayerPlan& layer : layers) layer.run(trunk, step);
   if (draft) draft->run(step);
-  const NormWeight final_norm{norm.weight, norm.eps};
-  hyper_collapse<T>(trunk.stream, trunk.pre, final_norm, rows, streams, dim(), hidden, nullptr);
+  hyper_collapse<T>(trunk.stream, trunk.pre, norm.weights(), rows, streams, dim(), hidden, nullptr);
 }
 
 template <class T>

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
+#include "cpu/cache.hpp"
 #include "cpu/linear.hpp"
 #include "cpu/norm.hpp"
-#include "cpu/records.hpp"
 #include "cpu/weight.hpp"
 #include "parallel.hpp"
 #include "plan/workspace.hpp"
@@ -42,10 +42,7 @@ struct Norm {
   float eps = 0;
   bool quantize = false;  // some projection reads the result as MXFP8 values
 
-  template <class T>
-  void operator()(const T* x, int64_t rows, T* y) const {
-    rms_norm<T>(x, weight, y, rows, dim, eps);
-  }
+  NormWeight weights() const { return {weight, eps}; }
 
   // The result, and its quantized form where that is needed, in `work`.
   template <class T>
@@ -61,24 +58,8 @@ struct Norm {
 struct RopeTable {
   const float* data = nullptr;
   int64_t positions = 0, dim = 0;
-};
 
-// Stores row r of x [rows, dim] as the record whose values and scales start at place(r).
-template <class T, class Place>
-void write_records(RecordFormat format, const T* x, int64_t rows, int64_t dim, float* wide,
-                   const Place& place) {
-  parallel_for(rows, 8 * dim, [&](int64_t first, int64_t last) {
-    for (int64_t r = first; r < last; ++r) {
-      float* row = wide + r * dim;
-      widen(x + r * dim, dim, row);
-      const auto [values, scales] = place(r);
-      if (format == RecordFormat::float32) {
-        std::memcpy(values, row, static_cast<size_t>(dim) * sizeof(float));
-      } else {
-        encode_groups(group_format(format), row, dim, values, scales);
-      }
-    }
-  });
-}
+  Rotation at(const int32_t* rows) const { return {data, dim, rows}; }
+};
 
 }  // namespace di::plan

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cpu/cache.hpp"
 #include "cpu/records.hpp"
 #include "plan/step_rows.hpp"
 #include "plan/workspace.hpp"
@@ -48,9 +49,21 @@ struct Step {
   int64_t feature_row = 0;  // targets * dim
 };
 
-// Where a kernel writes a record that it reads as RecordGrid::at.
-inline uint8_t* record_at(const RecordGrid& grid, int64_t i, int64_t j) {
-  return const_cast<uint8_t*>(grid.at(i, j));
+// Records at (outer[r], inner[r]) of a grid, with scales in a grid of their own, or (null) behind the values.
+inline RecordTarget stored_at(const RecordGrid& values, const RecordGrid* scales, const int32_t* outer,
+                              const int32_t* inner) {
+  RecordTarget target{};
+  target.format = values.format;
+  target.values = const_cast<uint8_t*>(values.data);
+  target.outer_stride = values.outer_stride;
+  target.inner_stride = values.inner_stride;
+  target.outer = outer;
+  target.inner = inner;
+  if (scales == nullptr || scales->data == nullptr) return target;
+  target.scales = const_cast<uint8_t*>(scales->data);
+  target.scale_outer_stride = scales->outer_stride;
+  target.scale_inner_stride = scales->inner_stride;
+  return target;
 }
 
 }  // namespace di::plan
