@@ -56,6 +56,21 @@ DI_INLINE void for_vectors(const float* x, int64_t n, float padding, const Body&
   if (i < n) body(i, load_part(x + i, n - i, splat(padding)));
 }
 
+// The same with as many vectors at once as body's second argument holds: four, or one.
+template <int N>
+struct Group {
+  f32x16 v[N];
+};
+template <class Body>
+DI_INLINE void for_groups(const float* x, int64_t n, float padding, const Body& body) {
+  int64_t i = 0;
+  for (; i + 64 <= n; i += 64) {
+    const float* p = x + i;
+    body(i, Group<4>{load<f32x16>(p), load<f32x16>(p + 16), load<f32x16>(p + 32), load<f32x16>(p + 48)});
+  }
+  for (; i < n; i += 16) body(i, Group<1>{load_part(x + i, n - i < 16 ? n - i : 16, splat(padding))});
+}
+
 DI_INLINE float largest(f32x16 v) {
   float lane[16];
   store(lane, v);
@@ -129,13 +144,18 @@ DI_INLINE uint64_t total(u64x8 v) {
 void weigh(const float* x, int64_t n, float top, float scale, uint32_t* weights, uint64_t* sums) {
   for (int64_t begin = 0; begin < n; begin += kBlock) {
     u64x8 sum = {};
-    for_vectors(x + begin, n - begin < kBlock ? n - begin : kBlock, -kInfinity,
-                [&](int64_t i, f32x16 v) DI_LAMBDA {
-                  const f32x16 e = exp(distance(v, top, scale));
-                  const u32x16 w = __builtin_convertvector(e * 0x1p31f, u32x16);
-                  store(weights + begin + i, w);
-                  sum += pair_sums(w);
-                });
+    for_groups(x + begin, n - begin < kBlock ? n - begin : kBlock, -kInfinity,
+               [&](int64_t i, auto group) DI_LAMBDA {
+                 for (f32x16& v : group.v) v = distance(v, top, scale);
+                 exp(group.v);
+                 uint32_t* out = weights + begin + i;
+                 for (const f32x16& e : group.v) {
+                   const u32x16 w = __builtin_convertvector(e * 0x1p31f, u32x16);
+                   store(out, w);
+                   sum += pair_sums(w);
+                   out += 16;
+                 }
+               });
     sums[begin / kBlock] = total(sum);
   }
 }
@@ -195,11 +215,15 @@ DI_INLINE void halves(f32x16 v, f64x8* low, f64x8* high) {
 
 double sum_exp(const float* x, int64_t n, float top) {
   f64x8 low = {}, high = {};  // sixteen partial sums: of columns c, c + 16, c + 32, ...
-  for_vectors(x, n, -kInfinity, [&](int64_t, f32x16 v) DI_LAMBDA {
-    f64x8 e[2];
-    halves(exp(v - top), &e[0], &e[1]);
-    low += e[0];
-    high += e[1];
+  for_groups(x, n, -kInfinity, [&](int64_t, auto group) DI_LAMBDA {
+    for (f32x16& v : group.v) v = v - top;
+    exp(group.v);
+    for (const f32x16& e : group.v) {
+      f64x8 half[2];
+      halves(e, &half[0], &half[1]);
+      low += half[0];
+      high += half[1];
+    }
   });
   double lane[8];
   store(lane, low + high);

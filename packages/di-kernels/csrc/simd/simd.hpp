@@ -150,26 +150,42 @@ DI_INLINE float tree_sum(f32x16 v) {
 // 2^n for integers n of -126..127.
 DI_INLINE f32x16 power_of_two(i32x16 n) { return floats((u32x16)(n + 127) << 23); }
 
-// e^x, within 2 units in the last place. Range reduction by ln 2 in two parts,
-// then the Taylor series to degree 7: its remainder is below 2^-27 on |r| <= ln(2)/2.
+// x = e^x, within 2 units in the last place, of N vectors step by step together: a processor that waits for
+// one has another at hand. Range reduction by ln 2 in two parts, then the Taylor series to degree 7: its
+// remainder is below 2^-27 on |r| <= ln(2)/2.
+template <int N>
+DI_INLINE void exp(f32x16 (&x)[N]) {
+  constexpr float kSeries[] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f};
+  const f32x16 magic = splat(0x1.8p23f);  // rounds to an integer
+  f32x16 n[N], r[N], p[N];
+#pragma GCC unroll 8
+  for (int k = 0; k < N; ++k) r[k] = min(max(x[k], splat(-104.0f)), splat(89.0f));  // both ends: out of range
+#pragma GCC unroll 8
+  for (int k = 0; k < N; ++k) n[k] = fma(r[k], splat(0x1.715476p0f), magic) - magic;
+#pragma GCC unroll 8
+  for (int k = 0; k < N; ++k) r[k] = fma(n[k], splat(-0x1.62e4p-1f), r[k]);
+#pragma GCC unroll 8
+  for (int k = 0; k < N; ++k) r[k] = fma(n[k], splat(-0x1.7f7d1cp-20f), r[k]);
+#pragma GCC unroll 8
+  for (int k = 0; k < N; ++k) p[k] = splat(1.0f / 5040);
+#pragma GCC unroll 8
+  for (const float coefficient : kSeries) {
+#pragma GCC unroll 8
+    for (int k = 0; k < N; ++k) p[k] = fma(p[k], r[k], splat(coefficient));
+  }
+#pragma GCC unroll 8
+  for (int k = 0; k < N; ++k) {
+    const i32x16 whole = __builtin_convertvector(n[k], i32x16);
+    const i32x16 half = whole >> 1;  // 2^n alone may be out of range
+    const f32x16 y = p[k] * power_of_two(half) * power_of_two(whole - half);
+    x[k] = select(x[k] != x[k], x[k], y);
+  }
+}
+
 DI_INLINE f32x16 exp(f32x16 x) {
-  const f32x16 clamped = min(max(x, splat(-104.0f)), splat(89.0f));  // both ends are out of range
-  const f32x16 magic = splat(0x1.8p23f);                             // rounds to an integer
-  const f32x16 n = fma(clamped, splat(0x1.715476p0f), magic) - magic;
-  f32x16 r = fma(n, splat(-0x1.62e4p-1f), clamped);
-  r = fma(n, splat(-0x1.7f7d1cp-20f), r);
-  f32x16 p = splat(1.0f / 5040);
-  p = fma(p, r, splat(1.0f / 720));
-  p = fma(p, r, splat(1.0f / 120));
-  p = fma(p, r, splat(1.0f / 24));
-  p = fma(p, r, splat(1.0f / 6));
-  p = fma(p, r, splat(0.5f));
-  p = fma(p, r, splat(1.0f));
-  p = fma(p, r, splat(1.0f));
-  const i32x16 whole = __builtin_convertvector(n, i32x16);
-  const i32x16 half = whole >> 1;  // 2^n alone may be out of range
-  const f32x16 y = p * power_of_two(half) * power_of_two(whole - half);
-  return select(x != x, x, y);
+  f32x16 one[1] = {x};
+  exp(one);
+  return one[0];
 }
 
 // ln x for normal x > 0, within 2 units in the last place; ln 0 = -inf, NaN below 0. The mantissa m is taken
