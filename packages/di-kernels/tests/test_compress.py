@@ -7,9 +7,19 @@ import math
 
 import pytest
 import torch
+from di_kernels import instruction_sets
 from di_kernels.ops.compress import PairRows, compress_pairs
 from di_kernels.reference import compress as reference
-from di_kernels.testing import Hostile, assert_same_bits, device_backends, hostile, threads, with_row_gaps
+from di_kernels.testing import (
+    Hostile,
+    assert_same_bits,
+    assert_same_values,
+    device_backends,
+    hostile,
+    instructions,
+    threads,
+    with_row_gaps,
+)
 from torch import Tensor
 
 pytestmark = pytest.mark.parametrize("device", device_backends("compress"))
@@ -110,6 +120,18 @@ def test_a_pair_depends_on_itself_only(device: str) -> None:
         assert_same_bits(
             compress_pairs(fresh, ring, pairs(last, first, slot, cell, device), torch.float32), together
         )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", list(Hostile))
+def test_every_instruction_set_pools_alike(device: str, kind: Hostile, dtype: torch.dtype) -> None:
+    fresh, ring = hostile(kind, 5, 2, 83), hostile(kind, 3, CELLS, 2, 83, seed=1)
+    rows = pairs([1, 3, 4, 0], [0, -1, 3, -1], [0, 2, 0, 1], [0, 6, 0, 5], device)
+    expected = compress_pairs(fresh, ring, rows, dtype)
+    for name in instruction_sets():
+        for count in (1, 2):
+            with instructions(name), threads(count):
+                assert_same_values(compress_pairs(fresh, ring, rows, dtype), expected)
 
 
 def test_the_ring_may_be_a_view_of_a_state_pool(device: str) -> None:

@@ -1,9 +1,8 @@
 #include "cpu/compress.hpp"
 
-#include <cmath>
-
 #include "cpu/range.hpp"
 #include "parallel.hpp"
+#include "simd/compress.hpp"
 
 namespace di {
 namespace {
@@ -18,19 +17,12 @@ void check(const PairStep& step, const PairRing& ring, const PairRows& pairs) {
   }
 }
 
-float pool(float score0, float score1, float latent0, float latent1) {
-  const float top = score0 > score1 ? score0 : score1;
-  const float e0 = std::exp(score0 - top);
-  const float e1 = std::exp(score1 - top);
-  const float sum = e0 + e1;
-  return latent0 * (e0 / sum) + latent1 * (e1 / sum);
-}
-
 }  // namespace
 
 template <class T>
 void compress_pairs(const PairStep& step, const PairRing& ring, const PairRows& pairs, int64_t dim, T* out) {
   check(step, ring, pairs);
+  const auto pool = compress_simd::active().pool(out);
   parallel_for(pairs.count, 32 * dim, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const bool fresh = pairs.first[i] >= 0;
@@ -40,9 +32,7 @@ void compress_pairs(const PairStep& step, const PairRing& ring, const PairRows& 
       const float* first_latent = first + (fresh ? step.part_stride : ring.part_stride);
       const float* last = step.data + pairs.last[i] * step.row_stride;
       const float* last_latent = last + step.part_stride;
-      for (int64_t d = 0; d < dim; ++d) {
-        out[i * dim + d] = from_float<T>(pool(first[d], last[d], first_latent[d], last_latent[d]));
-      }
+      pool(first, first_latent, last, last_latent, dim, out + i * dim);
     }
   });
 }

@@ -25,6 +25,13 @@ DI_INLINE f32x16 base_of(f32x16 maximum) {
   return select(maximum == -__builtin_inff(), f32x16{}, maximum);  // -inf - -inf would be NaN
 }
 
+// The nearest bfloat16 number in the upper half of a word; a NaN stays one.
+DI_INLINE u32x16 bf16_bits(f32x16 x) {
+  const u32x16 u = bits(x);
+  const u32x16 nearest = (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
+  return (u32x16)select(x != x, floats(u & 0xffff0000u), floats(nearest)) | ((u32x16)(x != x) & 0x400000u);
+}
+
 DI_INLINE float exp(float x) { return simd::DI_ISA::exp(splat(x))[0]; }
 
 DI_INLINE vf multiply_add(vf acc, vf a, vf b) { return fma(a, b, acc); }
@@ -99,11 +106,13 @@ void score(const Word<T>* q, const Word<T>* keys, int64_t words, int64_t key_str
   }
 }
 
-DI_INLINE void put_weights(f32x16 p, f32x16, float* out) { store(out, p); }
-DI_INLINE void put_weights(f32x16 p0, f32x16 p1, uint32_t* out) {
-  const u32x16 low = __builtin_convertvector(to_bf16(p0), u32x16);
-  const u32x16 high = __builtin_convertvector(to_bf16(p1), u32x16);
-  store(out, low | high << 16);
+// Weights of four keys, those of one behind the last key 0.
+DI_INLINE void put_weights(const f32x16* p, int64_t heads, float* out) {
+  for (int j = 0; j < 4; ++j) store(out + j * heads, p[j]);
+}
+DI_INLINE void put_weights(const f32x16* p, int64_t heads, uint32_t* out) {
+  store(out, bf16_bits(p[0]) >> 16 | bf16_bits(p[1]));
+  store(out + heads, bf16_bits(p[2]) >> 16 | bf16_bits(p[3]));
 }
 
 template <class T>
@@ -114,13 +123,13 @@ DI_INLINE void fold_16(const float* logits, int64_t heads, int64_t count, float*
   for (int64_t i = 0; i < count; ++i) top = max(top, load<f32x16>(logits + i * heads));
   const f32x16 base = base_of(top);
   f32x16 added = {};
-  for (int64_t i = 0; i < count; i += kPerWord<T>) {
-    f32x16 p[2] = {};
-    for (int64_t j = 0; j < kPerWord<T> && i + j < count; ++j) {
-      p[j] = simd::DI_ISA::exp(load<f32x16>(logits + (i + j) * heads) - base);
-      added += p[j];
-    }
-    put_weights(p[0], p[1], weights + i / kPerWord<T> * heads);
+  for (int64_t i = 0; i < count; i += 4) {
+    f32x16 p[4];
+    for (int j = 0; j < 4; ++j) p[j] = load<f32x16>(logits + (i + j) * heads) - base;
+    for (int j = 0; j < 4; ++j) p[j] = simd::DI_ISA::exp(p[j]);
+    for (int64_t j = count - i; j < 4; ++j) p[j] = f32x16{};
+    for (int j = 0; j < 4; ++j) added += p[j];  // + 0 changes nothing
+    put_weights(p, heads, weights + i / kPerWord<T> * heads);
   }
   const f32x16 factor = simd::DI_ISA::exp(before - base);
   store(rescale, factor);

@@ -36,8 +36,8 @@ struct Loops {
   void (*score)(const Word<T>* q, const Word<T>* keys, int64_t words, int64_t key_stride, int64_t count,
                 float scale, float* logits, int64_t stride);
   // The step of the running softmax of `heads` heads, a multiple of 16: moves maximum and denominator, which
-  // are summed key by key, and gives the factor of earlier sums. weights[w][h] holds what word w of the
-  // values is multiplied with: exp(logit - maximum), rounded to T.
+  // are summed key by key, and gives the factor of earlier sums. Logits are read up to a multiple of kKeys.
+  // weights[w][h] holds what word w of the values is multiplied with: exp(logit - maximum), rounded to T.
   void (*fold)(const float* logits, int64_t heads, int64_t count, float* maximum, float* denominator,
                float* rescale, Word<T>* weights);
   // keys [count, stride] as values [tiles, kPiece / kPerWord, kTile], whose words hold the same element of
