@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +15,8 @@ import torch
 from di_cache import CacheLayout, CachePool, SlotMapError
 from di_kernels import instruction_set, instruction_sets, set_instruction_set, set_num_threads
 from di_kernels.ops.linear import LinearWeight
+from di_kernels.ops.moe import ExpertWeights
+from di_kernels.packing import pack, pack_experts
 from di_model.batch import build_batch
 from di_model.cache_spec import cache_spec
 from di_model.checkpoint import Checkpoint, load_checkpoint
@@ -127,20 +130,19 @@ def same_bits(a: Tensor | None, b: Tensor | None) -> bool:
     )
 
 
-def assert_same_bits(
-    model: Model, schedule: Sequence[Mapping[int, int]] = SCHEDULE, window_columns: int | None = None
-) -> None:
-    composed, native = Sequences(model, native=False), Sequences(model, native=True)
-    for number, rows in enumerate(schedule):
+def assert_same_bits(model: Model, *, native: Model | None = None, window_columns: int | None = None) -> None:
+    """Of the composed model and of ``native`` (None: the same) bound to native objects."""
+    composed, bound = Sequences(model, native=False), Sequences(native or model, native=True)
+    for number, rows in enumerate(SCHEDULE):
         expected, logits = composed.step(rows, window_columns)
-        found, their_logits = native.step(rows, window_columns)
+        found, their_logits = bound.step(rows, window_columns)
         where = f"step {number}"
         assert bool(logits.isfinite().all()), where
         assert same_bits(found.hidden, expected.hidden), where
         assert same_bits(found.features, expected.features), where
         assert same_bits(their_logits, logits), where
-        assert torch.equal(native.pool.slots, composed.pool.slots), where
-        assert torch.equal(native.pool.blocks, composed.pool.blocks), where
+        assert torch.equal(bound.pool.slots, composed.pool.slots), where
+        assert torch.equal(bound.pool.blocks, composed.pool.blocks), where
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -154,6 +156,31 @@ def test_unquantized_weights(tmp_path: Path) -> None:
     checkpoint = load_checkpoint(write_checkpoint(tmp_path, tiny_config(quantized=False)))
     for numerics in Numerics:
         assert_same_bits(built(checkpoint, numerics))
+
+
+def packed(part: Any) -> Any:
+    """``part`` with every matrix in it packed."""
+    if isinstance(part, LinearWeight):
+        return pack(part)
+    if isinstance(part, ExpertWeights):
+        return pack_experts(part)
+    if isinstance(part, tuple):
+        return tuple(map(packed, part))
+    if not dataclasses.is_dataclass(part) or isinstance(part, type):
+        return part
+    values = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
+    return replace(part, **{name: packed(value) for name, value in values.items()})
+
+
+@pytest.mark.parametrize("quantized", [True, False])
+def test_packed_weights(quantized: bool, tmp_path: Path) -> None:
+    checkpoint = load_checkpoint(write_checkpoint(tmp_path, tiny_config(quantized=quantized)))
+    for numerics in Numerics:
+        as_stored = built(checkpoint, numerics)
+        model = built(replace(checkpoint, weights=packed(checkpoint.weights)), numerics)
+        assert model.weights.head.is_packed
+        assert model.weights.layers[0].moe.experts.w1[0].is_packed
+        assert_same_bits(as_stored, native=model)
 
 
 @pytest.mark.parametrize("parts", PARTS)

@@ -1,8 +1,11 @@
 // Attributes of a Python dataclass by name, checked, with the path to them in every error.
 #pragma once
 
+#include <nanobind/stl/pair.h>
+
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "bind/weight.hpp"
 
@@ -48,13 +51,9 @@ class Fields {
     return reinterpret_cast<const uint8_t*>(array.data);
   }
 
-  // A LinearWeight [n, k]; -1 stands for any size.
+  // A LinearWeight [n, k], as stored or packed; -1 stands for any size.
   Weight weight(const char* name, int64_t n, int64_t k) const {
-    const Fields w = child(name);
-    std::optional<View> scale;
-    if (w.has("scale")) scale = w.tensor("scale");
-    const int format = w.child("format").value<int>("value");
-    const Weight out = borrow_weight(format, w.tensor("data"), scale);
+    const Weight out = child(name).as_weight();
     if (n >= 0) require_size(name, out.n, n);
     if (k >= 0) require_size(name, out.k, k);
     return out;
@@ -68,6 +67,16 @@ class Fields {
 
   [[noreturn]] void refuse(const char* name, const std::string& what) const {
     throw nb::value_error((path(name) + " " + what).c_str());
+  }
+
+  Weight as_weight() const {
+    const int format = child("format").value<int>("value");
+    if (has("packed_shape")) {
+      const auto shape = value<std::pair<int64_t, int64_t>>("packed_shape");
+      return borrow_packed(format, tensor("data"), shape.first, shape.second);
+    }
+    return borrow_weight(format, tensor("data"),
+                         has("scale") ? std::optional(tensor("scale")) : std::nullopt);
   }
 
   nb::object get(const char* name) const { return object_.attr(name); }
