@@ -165,7 +165,7 @@ def test_recipes_are_found_by_family_and_title() -> None:
     assert [recipe.title for recipe in kernel_recipes(["linear"], "MXFP4 as stored, 4096x4096")] == [
         f"MXFP4 as stored, 4096x4096, rows {rows}" for rows in (1, 8, 64, 512)
     ]
-    case = kernel_recipes(["linear"], "bfloat16, 4096x4096, rows 64")[0].make()
+    case = kernel_recipes(["linear"], "bfloat16 packed, 4096x4096, rows 64")[0].make()
     assert case.work == Work(2 * 4096 * 4096, 2 * 64 * 4096 * 4096)
     assert len(case.members) == len(case.buffers) == 3
     assert RandomBytes().bfloat16(32, 32).format is WeightFormat.BFLOAT16

@@ -6,7 +6,7 @@ import pytest
 import torch
 from di_cache import CachePool
 from di_engine.benchmark.layer import KINDS, LayerBench, Step, experts_hit, experts_in_memory
-from di_engine.benchmark.layer_model import filled_cache, layers_of, step_arrays
+from di_engine.benchmark.layer_model import Layout, filled_cache, layers_of, step_arrays
 from di_engine.benchmark.measure import measure
 from di_engine.benchmark.model_work import ModelWork, StepShape, expected_experts
 from di_engine.benchmark.release import ONE_OF_EACH, released_config
@@ -24,9 +24,9 @@ def released() -> ModelConfig:
     return released_config()
 
 
-@pytest.fixture(scope="module")
-def bench() -> LayerBench:
-    return LayerBench.build(ModelConfig.from_dict(tiny_config(text=ONE_OF_EACH)))
+@pytest.fixture(scope="module", params=Layout)
+def bench(request: pytest.FixtureRequest) -> LayerBench:
+    return LayerBench.build(ModelConfig.from_dict(tiny_config(text=ONE_OF_EACH)), request.param)
 
 
 def test_a_decode_step_reads_every_weight_but_other_experts(released: ModelConfig) -> None:

@@ -16,7 +16,7 @@ from di_model.native import NativeModel
 from di_model.weights import LayerWeights
 from torch import Tensor
 
-from di_engine.benchmark.layer_model import filled_cache, layers_of, random_layers, step_arrays
+from di_engine.benchmark.layer_model import Layout, filled_cache, layers_of, random_layers, step_arrays
 from di_engine.benchmark.measure import Case, Reached, as_bytes, measure, using_threads
 from di_engine.benchmark.model_work import ModelWork, StepShape
 from di_engine.benchmark.release import layers_config
@@ -72,10 +72,10 @@ class LayerBench:
     work: ModelWork
 
     @classmethod
-    def build(cls, config: ModelConfig) -> LayerBench:
+    def build(cls, config: ModelConfig, layout: Layout) -> LayerBench:
         """Random weights for a configuration of :func:`~di_engine.benchmark.release.layers_config`."""
         longest = max(step.shape.start + step.shape.rows for step in STEPS)
-        return cls(config, random_layers(config, longest), ModelWork(config))
+        return cls(config, random_layers(config, longest, layout), ModelWork(config))
 
     def case(self, kind: Kind, step: Step, cache: CachePool) -> Case:
         """A step through the layers of a kind. The experts that it hits are found by running it once."""
@@ -155,15 +155,17 @@ def measure_layers(
     threads: Sequence[int],
     seconds: float,
     experts: int,
+    layout: Layout,
     progress: Callable[[Reached], None] = lambda reached: None,
 ) -> list[Reached]:
     """Time each step through the layers of each kind for about ``seconds`` seconds with each number of threads.
 
     Args:
         experts: routed experts of a layer; the release has 384.
+        layout: of the weights.
         progress: is called after each measurement.
     """
-    bench = LayerBench.build(layers_config(experts, ENGRAM_ROWS))
+    bench = LayerBench.build(layers_config(experts, ENGRAM_ROWS), layout)
     found = []
     for step in steps:
         cache = filled_cache(bench.config, step.shape)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import copy
+import enum
 import re
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TypedDict
+from dataclasses import fields, is_dataclass, replace
+from typing import TypedDict, TypeVar
 
 import torch
 from di_cache import CacheLayout, CachePool
 from di_kernels.ops.formats import encode, encode_records
+from di_kernels.ops.linear import LinearWeight
+from di_kernels.ops.moe import ExpertWeights
+from di_kernels.packing import pack, pack_all, pack_experts
 from di_model.assemble import assemble
 from di_model.cache_spec import cache_spec
 from di_model.config import ModelConfig
@@ -18,37 +22,72 @@ from di_model.engram_tables import EngramData, engram_tables
 from di_model.model import Model
 from di_model.numerics import Numerics
 from di_model.tensors import expected_tensors
-from di_model.weights import ModelWeights
+from di_model.weights import LayerWeights
 from torch import Tensor
 
 from di_engine.benchmark.model_work import StepShape
 from di_engine.benchmark.random_weights import RandomBytes
 
-EXPERT_OF_A_LAYER = re.compile(r"layers\.\d+\.ffn\.experts\.")
+_T = TypeVar("_T")
+
+EXPERT = re.compile(r"layers\.\d+\.ffn\.experts\.\d+\.")
 CELLS_AT_ONCE = 4096
 
 
-def random_layers(config: ModelConfig, max_positions: int, seed: int = 0) -> Model:
+class Layout(enum.Enum):
+    """How weights lie in memory."""
+
+    STORED = "stored"
+    """As in the checkpoint."""
+    PACKED = "packed"
+    """In groups of 16 rows (:mod:`di_kernels.packing`)."""
+
+
+def random_layers(config: ModelConfig, max_positions: int, layout: Layout, seed: int = 0) -> Model:
     """A model with random weights in their stored formats. All layers share one bank of experts: what differs between
     the layers of a real model is where their experts are, and a step of a single layer does not see that."""
     random = RandomBytes(seed)
-    specs = expected_tensors(config).values()
-    text = [spec for spec in specs if not spec.name.startswith("vision.")]
-    own = [spec for spec in text if _first_bank(spec.name) == spec.name]
-    tensors = random.tensors(own)
-    tensors |= {spec.name: tensors[_first_bank(spec.name)] for spec in text}
-    weights = _share_experts(assemble(config, tensors, draft=False))
+    specs = [spec for spec in expected_tensors(config).values() if not spec.name.startswith("vision.")]
+    tensors = random.tensors(spec for spec in specs if _one_expert(spec.name) == spec.name)
+    tensors |= {spec.name: tensors[_one_expert(spec.name)] for spec in specs}
+    bank = _random_experts(config, layout, random)
+    weights = assemble(config, tensors, draft=False)
+    weights = replace(weights, layers=tuple(_in_layout(layer, bank, layout) for layer in weights.layers))
     return Model(config, weights, _engram(config), Numerics.RELEASE, max_positions)
 
 
-def _first_bank(name: str) -> str:
-    return EXPERT_OF_A_LAYER.sub("layers.0.ffn.experts.", name)
+def _one_expert(name: str) -> str:
+    """The name of a tensor that stands for those of all experts until there is the bank."""
+    return EXPERT.sub("layers.0.ffn.experts.0.", name)
 
 
-def _share_experts(weights: ModelWeights) -> ModelWeights:
-    bank = weights.layers[0].moe.experts
-    layers = (replace(layer, moe=replace(layer.moe, experts=bank)) for layer in weights.layers)
-    return replace(weights, layers=tuple(layers))
+def _random_experts(config: ModelConfig, layout: Layout, random: RandomBytes) -> ExpertWeights:
+    """Packed one by one: there is no second copy of all of them."""
+    text = config.text
+    up, down = (text.moe_intermediate_size, text.hidden_size), (text.hidden_size, text.moe_intermediate_size)
+    matrices = []
+    for _ in range(text.n_routed_experts):
+        expert = [random.mxfp4(*shape) for shape in (up, up, down)]
+        matrices.append(pack_all(expert) if layout is Layout.PACKED else expert)
+    w1, w3, w2 = zip(*matrices, strict=True)
+    return ExpertWeights(w1, w3, w2)
+
+
+def _in_layout(layer: LayerWeights, bank: ExpertWeights, layout: Layout) -> LayerWeights:
+    layer = replace(layer, moe=replace(layer.moe, experts=bank))
+    return layer if layout is Layout.STORED else _packed(layer)
+
+
+def _packed(part: _T) -> _T:
+    """Nested records with every matrix packed."""
+    if isinstance(part, LinearWeight):
+        return pack(part)
+    if isinstance(part, ExpertWeights):
+        return part if all(weight.is_packed for weight in part.w1) else pack_experts(part)
+    if not is_dataclass(part) or isinstance(part, type):
+        return part
+    changed = {each.name: _packed(getattr(part, each.name)) for each in fields(part) if each.init}
+    return replace(part, **changed)
 
 
 def _engram(config: ModelConfig) -> EngramData:

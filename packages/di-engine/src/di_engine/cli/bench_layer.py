@@ -15,6 +15,7 @@ from di_engine.cli.bench_output import (
     SecondsOption,
     ThreadsOption,
     load_text,
+    names,
     numbers,
     print_reached,
     using_kernels,
@@ -31,6 +32,7 @@ def command(
         int | None,
         typer.Option(min=6, max=384, help="Routed experts of a layer; by default as many as memory holds."),
     ] = None,
+    layout: Annotated[str, typer.Option(help="Of the weights: packed, or stored as in a checkpoint.")] = "packed",
     threads: ThreadsOption = "1,2",
     seconds: SecondsOption = 2.0,
     instruction_set: InstructionSetOption = None,
@@ -46,6 +48,7 @@ def command(
     from tqdm import tqdm  # type: ignore[import-untyped]
 
     from di_engine.benchmark.layer import KINDS, STEPS, experts_in_memory, measure_layers
+    from di_engine.benchmark.layer_model import Layout
     from di_engine.benchmark.machine import this_machine
     from di_engine.benchmark.record import Record, reached_record
     from di_engine.benchmark.release import released_config
@@ -59,13 +62,16 @@ def command(
         if not chosen:
             allowed = "; ".join(each.name for each in known)
             raise CommandError(f"{option}: got {text!r}, allowed: a part of {allowed}", EXIT_USAGE)
+    layouts = names("--layout", layout, [each.value for each in Layout])
     counts = numbers("--threads", threads)
     held = experts or experts_in_memory(released_config(), available_memory())
     meter = LoadMeter()
     with using_kernels(instruction_set, pin):
         total = len(kinds) * len(steps) * len(counts)
         with tqdm(total=total, unit="case", disable=not sys.stderr.isatty()) as bar:
-            found = measure_layers(kinds, steps, counts, seconds, held, progress=lambda reached: bar.update())
+            found = measure_layers(
+                kinds, steps, counts, seconds, held, Layout(layouts[0]), progress=lambda reached: bar.update()
+            )
         load = meter.read()
         record = Record("layer", this_machine(), [reached_record(reached) for reached in found], load)
     write_record(record, as_json, out)
