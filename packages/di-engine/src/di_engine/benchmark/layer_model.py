@@ -7,7 +7,7 @@ import enum
 import re
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import TypedDict, TypeVar
+from typing import Any, TypedDict
 
 import torch
 from di_cache import CacheLayout, CachePool
@@ -27,8 +27,6 @@ from torch import Tensor
 
 from di_engine.benchmark.model_work import StepShape
 from di_engine.benchmark.random_weights import RandomBytes
-
-_T = TypeVar("_T")
 
 EXPERT = re.compile(r"layers\.\d+\.ffn\.experts\.\d+\.")
 CELLS_AT_ONCE = 4096
@@ -74,20 +72,21 @@ def _random_experts(config: ModelConfig, layout: Layout, random: RandomBytes) ->
 
 
 def _in_layout(layer: LayerWeights, bank: ExpertWeights, layout: Layout) -> LayerWeights:
-    layer = replace(layer, moe=replace(layer.moe, experts=bank))
-    return layer if layout is Layout.STORED else _packed(layer)
+    if layout is Layout.PACKED:
+        moe = replace(
+            layer.moe, gate=pack(layer.moe.gate), shared=pack_experts(layer.moe.shared), experts=bank
+        )
+        return replace(layer, attn=_packed(layer.attn), engram=_packed(layer.engram), moe=moe)
+    return replace(layer, moe=replace(layer.moe, experts=bank))
 
 
-def _packed(part: _T) -> _T:
+def _packed(part: Any) -> Any:
     """Nested records with every matrix packed."""
     if isinstance(part, LinearWeight):
         return pack(part)
-    if isinstance(part, ExpertWeights):
-        return part if all(weight.is_packed for weight in part.w1) else pack_experts(part)
     if not is_dataclass(part) or isinstance(part, type):
         return part
-    changed = {each.name: _packed(getattr(part, each.name)) for each in fields(part) if each.init}
-    return replace(part, **changed)
+    return replace(part, **{each.name: _packed(getattr(part, each.name)) for each in fields(part)})
 
 
 def _engram(config: ModelConfig) -> EngramData:

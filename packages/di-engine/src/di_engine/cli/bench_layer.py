@@ -32,7 +32,9 @@ def command(
         int | None,
         typer.Option(min=6, max=384, help="Routed experts of a layer; by default as many as memory holds."),
     ] = None,
-    layout: Annotated[str, typer.Option(help="Of the weights: packed, or stored as in a checkpoint.")] = "packed",
+    layout: Annotated[
+        str, typer.Option(help="Of the weights: packed, or stored as in a checkpoint.")
+    ] = "packed",
     threads: ThreadsOption = "1,2",
     seconds: SecondsOption = 2.0,
     instruction_set: InstructionSetOption = None,
