@@ -24,7 +24,7 @@ struct HyperMixes {
 
 // z [rows, m(m+2)] = (fn . u) * rstd of the flattened trunk u (3.2); stream [rows, m, dim], fn [m(m+2),
 // m*dim] float32. Products are summed by fused multiply-add in 64 partial sums of interleaved columns, then a
-// tree; columns past a multiple of 64 follow in order. rstd has the order of reduce.hpp.
+// tree; columns past a multiple of 64 follow in order. rstd is that of norm.hpp.
 template <class T>
 void hyper_project(const T* stream, int64_t rows, const Weight& fn, float eps, float* z);
 

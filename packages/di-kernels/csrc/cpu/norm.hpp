@@ -12,7 +12,8 @@ struct NormWeight {
   float eps;
 };
 
-// 1/sqrt(mean(x^2) + eps) of a vector of n values; the sum has the order of reduce.hpp.
+// 1/sqrt(mean(x^2) + eps) of a vector of n values. Squares are summed in 64 partial sums of interleaved
+// elements, then a tree; elements past a multiple of 64 follow in order.
 float inverse_rms(const float* x, int64_t n, float eps);
 
 // y[r] = round((x[r] * rstd) * weight), rstd = 1/sqrt(mean(x^2) + eps); x, y [rows, dim] contiguous, y may be

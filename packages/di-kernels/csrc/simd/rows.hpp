@@ -61,7 +61,7 @@ DI_INLINE f32x16 load_bytes(const uint8_t* base, int64_t i, Count count) {
 }
 
 // Sum of f(i, lanes) over a row of n: 64 partial sums, then a tree; the terms past a multiple of 64 follow in
-// order (cpu/reduce.hpp has the same order). `f` gives the 16 terms from i on.
+// order. `f` gives the 16 terms from i on.
 template <class Terms>
 DI_INLINE float sum_row(int64_t n, const Terms& f) {
   f32x16 s0{}, s1{}, s2{}, s3{};
