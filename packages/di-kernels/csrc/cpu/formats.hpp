@@ -1,5 +1,5 @@
-// The three group quantizers (cache specification, 4): E4M3 or E2M1 codes, one scale a group. What they compute
-// is in simd/groups.hpp.
+// The three group quantizers (cache specification, 4): E4M3 or E2M1 codes, one scale a group. What they
+// compute is in simd/groups.hpp.
 #pragma once
 
 #include <cstdint>

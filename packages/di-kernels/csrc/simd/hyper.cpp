@@ -15,9 +15,11 @@ struct Streams {
 
 constexpr int64_t kGroup = 12;  // rows of fn that meet a chunk of the inputs while it is near
 
-// sums[r] += the products of `width` columns of R rows x and one row of fn, in 64 partial sums.
+// sums[r] += the products of `width` columns of R rows x and one row of fn, in 64 partial sums. `next` is
+// what will be read after fn.
 template <int R>
-DI_INLINE void accumulate(const float* x, int64_t x_stride, const uint8_t* fn, int64_t width, f32x16* sums) {
+DI_INLINE void accumulate(const float* x, int64_t x_stride, const uint8_t* fn, const uint8_t* next,
+                          int64_t width, f32x16* sums) {
   f32x16 s[R][4];
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r) {
@@ -27,6 +29,7 @@ DI_INLINE void accumulate(const float* x, int64_t x_stride, const uint8_t* fn, i
   for (int64_t i = 0; i < width; i += 64) {
 #pragma GCC unroll 4
     for (int lane = 0; lane < 4; ++lane) {
+      if constexpr (R > 2) __builtin_prefetch(next + 4 * i + 64 * lane, 0, 2);  // else the hardware keeps up
       const f32x16 w = load_bytes(fn, i + 16 * lane, Whole{});
 #pragma GCC unroll 6
       for (int r = 0; r < R; ++r) {
@@ -59,7 +62,10 @@ void project_rows(const T* x, int64_t k, const uint8_t* fn, int64_t fn_row_bytes
         }
       }
       for (int64_t j = 0; j < group; ++j) {
-        accumulate<R>(columns, kChunk, fn + (first + j) * fn_row_bytes + 4 * c, width, sums + j * R * 4);
+        const uint8_t* row = fn + (first + j) * fn_row_bytes + 4 * c;
+        const uint8_t* next =
+            j + 1 < group ? row + fn_row_bytes : fn + first * fn_row_bytes + 4 * (c + width);
+        accumulate<R>(columns, kChunk, row, next, width, sums + j * R * 4);
       }
     }
     for (int64_t j = 0; j < group; ++j) {
