@@ -15,7 +15,7 @@
 
 namespace di {
 
-constexpr int64_t kWorkPerThread = 1 << 16;
+constexpr int64_t kWorkPerThread = 1 << 19;  // some 5 us of work: waking a thread costs about as much
 constexpr int kMaxThreads = 4096;
 
 int num_threads();          // threads used by the kernels; default: what OpenMP offers; 1 in a forked child
