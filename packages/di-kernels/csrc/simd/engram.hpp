@@ -3,6 +3,7 @@
 
 #include "isa.hpp"
 #include "numeric.hpp"
+#include "simd/by_type.hpp"
 
 namespace di::engram_simd {
 
@@ -16,19 +17,7 @@ struct Loops {
                  T* out);
 };
 
-struct Table {
-  Loops<float> f32;
-  Loops<bf16> b16;
-
-  template <class T>
-  const Loops<T>& of() const {
-    if constexpr (sizeof(T) == 4) {
-      return f32;
-    } else {
-      return b16;
-    }
-  }
-};
+using Table = ByType<Loops>;
 DI_SIMD_FAMILY
 
 }  // namespace di::engram_simd

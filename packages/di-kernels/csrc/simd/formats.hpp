@@ -3,6 +3,7 @@
 
 #include "isa.hpp"
 #include "numeric.hpp"
+#include "simd/by_type.hpp"
 
 namespace di::formats_simd {
 
@@ -15,19 +16,7 @@ struct Loops {
   void (*round_trip_fp8)(const T* x, int64_t dim, T* y);  // y may be x
 };
 
-struct Table {
-  Loops<float> f32;
-  Loops<bf16> b16;
-
-  template <class T>
-  const Loops<T>& of() const {
-    if constexpr (sizeof(T) == 4) {
-      return f32;
-    } else {
-      return b16;
-    }
-  }
-};
+using Table = ByType<Loops>;
 DI_SIMD_FAMILY
 
 }  // namespace di::formats_simd

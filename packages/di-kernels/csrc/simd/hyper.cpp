@@ -279,6 +279,6 @@ constexpr Loops<T> loops = {.project = project<T>,
 
 }  // namespace
 
-const Table table = {.f32 = loops<float>, .b16 = loops<bf16>, .coefficients = coefficients};
+const Table table = {{.f32 = loops<float>, .b16 = loops<bf16>}, coefficients};
 
 }  // namespace di::hyper_simd::DI_ISA

@@ -3,6 +3,7 @@
 
 #include "isa.hpp"
 #include "numeric.hpp"
+#include "simd/by_type.hpp"
 
 namespace di::hyper_simd {
 
@@ -31,21 +32,10 @@ struct Coefficients {
   int sinkhorn_iters;
 };
 
-struct Table {
-  Loops<float> f32;
-  Loops<bf16> b16;
+struct Table : ByType<Loops> {
   // pre, post [m], comb [m, m] of z [m(m+2)].
   void (*coefficients)(const float* z, int64_t m, const Coefficients& parameters, float* pre, float* post,
                        float* comb);
-
-  template <class T>
-  const Loops<T>& of() const {
-    if constexpr (sizeof(T) == 4) {
-      return f32;
-    } else {
-      return b16;
-    }
-  }
 };
 DI_SIMD_FAMILY
 

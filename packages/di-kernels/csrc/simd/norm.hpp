@@ -3,6 +3,7 @@
 
 #include "isa.hpp"
 #include "numeric.hpp"
+#include "simd/by_type.hpp"
 
 namespace di::norm_simd {
 
@@ -13,19 +14,7 @@ struct Loops {
   void (*rms_norm)(const T* x, const uint8_t* weight, int64_t n, float eps, T* y, T* quantized);
 };
 
-struct Table {
-  Loops<float> f32;
-  Loops<bf16> b16;
-
-  template <class T>
-  const Loops<T>& of() const {
-    if constexpr (sizeof(T) == 4) {
-      return f32;
-    } else {
-      return b16;
-    }
-  }
-};
+using Table = ByType<Loops>;
 DI_SIMD_FAMILY
 
 }  // namespace di::norm_simd

@@ -3,6 +3,7 @@
 
 #include "isa.hpp"
 #include "numeric.hpp"
+#include "simd/by_type.hpp"
 
 namespace di::rope_simd {
 
@@ -12,19 +13,7 @@ struct Loops {
   void (*rotate)(const T* x, const float* cosine, const float* sine, float sign, int64_t pairs, T* y);
 };
 
-struct Table {
-  Loops<float> f32;
-  Loops<bf16> b16;
-
-  template <class T>
-  const Loops<T>& of() const {
-    if constexpr (sizeof(T) == 4) {
-      return f32;
-    } else {
-      return b16;
-    }
-  }
-};
+using Table = ByType<Loops>;
 DI_SIMD_FAMILY
 
 }  // namespace di::rope_simd
