@@ -123,17 +123,19 @@ class ModelRunner:
         self._sampler = Sampler()
         self._tile_rows = max(1, logits_tile_bytes // (4 * loaded.config.text.vocab_size))
 
-    @torch.inference_mode()
     def copy(self, plan: StepPlan) -> None:
         """Copy blocks and state slots in the cache."""
-        self.cache.copy_blocks(plan.copy_blocks.tolist())
-        self.cache.copy_slots(plan.copy_slots.tolist())
+        blocks, slots = plan.copy_blocks, plan.copy_slots
+        if len(blocks) or len(slots):
+            with torch.inference_mode():
+                self.cache.copy_blocks(blocks.tolist())
+                self.cache.copy_slots(slots.tolist())
 
-    @torch.inference_mode()
     def forward(self, plan: StepPlan, sequences: Sequence[RequestSequence]) -> Tensor:
         """Compute the plan's rows."""
         if self._native is None:
-            return self._model.forward(self._batch(plan), self.cache).hidden
+            with torch.inference_mode():
+                return self._model.forward(self._batch(plan), self.cache).hidden
         return self._native.forward(
             tokens=plan.token_ids,
             q_start=plan.q_start,

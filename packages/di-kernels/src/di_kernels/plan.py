@@ -259,7 +259,7 @@ class ModelPlan:
         Raises:
             IndexError: a row outside ``hidden``.
         """
-        out = self._logits.first(len(hidden if rows is None else rows))
+        out = self._logits.first(hidden.shape[0] if rows is None else len(rows))
         self.native.logits(hidden, rows, out)
         return out
 
@@ -311,8 +311,9 @@ class CachedPlan:
             ValueError: the arrays do not describe a step.
             IndexError: a slot, block or position outside its array; nothing is computed then.
         """
-        hidden = self._hidden.first(len(tokens))
-        features = None if self._features is None else self._features.first(len(tokens))
+        count = len(tokens)
+        hidden = self._hidden.first(count)
+        features = None if self._features is None else self._features.first(count)
         self._native.run(
             tokens,
             q_start,
@@ -338,14 +339,14 @@ class _Rows:
 
     def __init__(self, columns: int, dtype: torch.dtype) -> None:
         self._room = torch.empty((0, columns), dtype=dtype)
-        self._first = self._room
+        self._first, self._count = self._room, 0
 
     def first(self, count: int) -> Tensor:
         """The first ``count`` rows, dense."""
-        if len(self._first) != count:
-            if len(self._room) < count:
+        if count != self._count:
+            if count > self._room.shape[0]:
                 self._room = torch.empty((count, self._room.shape[1]), dtype=self._room.dtype)
-            self._first = self._room[:count]
+            self._first, self._count = self._room[:count], count
         return self._first
 
 
