@@ -53,6 +53,12 @@ WHOLE: dict[str, Any] = {
     "engram_layer_ids": [1, 14],
     "dspark_target_layer_ids": [37, 38, 39],
 }
+SMALL_VOCABULARY: dict[str, Any] = {
+    "vocab_size": 16384,
+    "engram_compressed_vocab_size": 16384,
+    "dspark_noise_token_id": 16000,
+}
+"""Where only layers count: embedding and head of the release are 2.6 GB."""
 ONE_OF_EACH: dict[str, Any] = {
     "num_hidden_layers": 7,
     "num_nextn_predict_layers": 0,
@@ -78,5 +84,11 @@ def layers_config(experts: int, engram_rows: int) -> ModelConfig:
         experts: routed experts that a layer keeps; as many as memory holds.
         engram_rows: about as many rows as each segment of the Engram table has, where memory does not hold 16 million.
     """
-    text = {**TEXT, **ONE_OF_EACH, "n_routed_experts": experts, "engram_vocab_size": engram_rows}
+    text = {
+        **TEXT,
+        **SMALL_VOCABULARY,
+        **ONE_OF_EACH,
+        "n_routed_experts": experts,
+        "engram_vocab_size": engram_rows,
+    }
     return ModelConfig.from_dict(tiny_config(text=text))
