@@ -12,7 +12,7 @@ float inverse_rms(const float* x, int64_t n, float eps) {
 template <class T>
 void rms_norm(const T* x, const uint8_t* weight, T* y, int64_t rows, int64_t dim, float eps, T* quantized) {
   const auto& loops = norm_simd::active().of<T>();
-  parallel_for(rows, dim, [&](int64_t begin, int64_t end) {
+  parallel_for(rows, quantized == nullptr ? dim : 4 * dim, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       T* second = quantized == nullptr ? nullptr : quantized + r * dim;
       loops.rms_norm(x + r * dim, weight, dim, eps, y + r * dim, second);
