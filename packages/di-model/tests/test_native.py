@@ -232,6 +232,20 @@ def test_rows_do_not_depend_on_steps_before_of_other_sizes(tiny: Checkpoint) -> 
         assert same_bits(grown.step(rows)[0].hidden, fresh.step(rows)[0].hidden)
 
 
+def test_a_step_no_larger_than_one_before_takes_no_memory(tmp_path: Path) -> None:
+    wide = {"hidden_size": 1024, "num_hidden_layers": 6}
+    sequences = Sequences(
+        built(load_checkpoint(write_checkpoint(tmp_path, tiny_config(text=wide)))), native=True
+    )
+    assert sequences.native is not None
+    held = []
+    for rows in ({0: 1}, {1: 60}, {0: 1}, {0: 40}, {2: 50}, {0: 1, 2: 1}):
+        hidden = sequences.step(rows)[0].hidden
+        held.append((sequences.native.workspace_bytes, hidden.untyped_storage().data_ptr()))
+    assert held[0] < held[1]
+    assert len(set(held[2:])) == 1
+
+
 BAD: list[tuple[type[Exception], str, dict[str, list[Any]]]] = [
     (SlotMapError, "slots is -1", {"slots": [-1]}),
     (SlotMapError, "q_start", {"q_start": [80]}),

@@ -484,6 +484,7 @@ void bind_plan(nb::module_& m) {
                throw;
              }
            })
+      .def_prop_ro("workspace_bytes", [](const BoundPlan& self) { return self.plan.workspace_bytes(); })
       .def(
           "logits",
           [](BoundPlan& self, View hidden, nb::object rows, View out) {

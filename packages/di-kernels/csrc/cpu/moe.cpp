@@ -78,7 +78,8 @@ class ExpertPass {
         limit_(limit),
         quantize_(quantize),
         wide_in_(is_wide<T>(bank.w1[0], quantize)),
-        wide_hidden_(is_wide<T>(bank.w2[0], quantize)) {}
+        wide_hidden_(is_wide<T>(bank.w2[0], quantize)),
+        inputs_(inputs_of_thread()) {}
 
   // Inputs of every group in blocks; `rows` rows x, pair p is of row p / slots.
   void gather(const T* x, int64_t rows, int64_t slots) {
@@ -126,6 +127,11 @@ class ExpertPass {
 
  private:
   static constexpr int64_t kTileGroups = kBlock / kGroupRows;
+
+  static std::vector<BlockedRows>& inputs_of_thread() {
+    thread_local std::vector<BlockedRows> inputs;
+    return inputs;
+  }
 
   static Buffer& hidden_buffer() {
     thread_local Buffer buffer;
@@ -192,7 +198,7 @@ class ExpertPass {
   const float* weights_;
   float limit_;
   bool quantize_, wide_in_, wide_hidden_;
-  std::vector<BlockedRows> inputs_;  // of each group
+  std::vector<BlockedRows>& inputs_;  // of each group
   uint8_t* hidden_ = nullptr;        // blocked activations of each group, in the order of the grouping
 };
 

@@ -53,6 +53,7 @@ struct ModelPlan {
 
   int64_t dim() const { return embed.k; }
   int64_t feature_row() const { return draft ? draft->main_proj.weight.k : 0; }
+  int64_t workspace_bytes() const { return work_.size(); }
   int64_t positions() const { return layers.front().attention.window.rope.positions; }
 
   // Computes the rows of a step and stores their keys and state in the caches. hidden [rows, dim] are output

@@ -38,11 +38,17 @@ class Workspace {
     size_t block_, used_;
   };
 
+  // Bytes held.
+  int64_t size() const {
+    size_t total = 0;
+    for (const Block& block : blocks_) total += block.size;
+    return static_cast<int64_t>(total);
+  }
+
   // Begins a step: what an earlier one needed several blocks for is one block from now on.
   void reset() {
     if (blocks_.size() > 1) {
-      size_t total = 0;
-      for (const Block& block : blocks_) total += block.size;
+      const auto total = static_cast<size_t>(size());
       blocks_.clear();
       blocks_.emplace_back(total);
     }

@@ -253,6 +253,11 @@ class ModelPlan:
         self.native = _native.ModelPlan(model)
         self._logits = _Rows(model.head.shape[0], torch.float32)
 
+    @property
+    def workspace_bytes(self) -> int:
+        """Memory for intermediate values: what the largest step so far has needed."""
+        return self.native.workspace_bytes
+
     def logits(self, hidden: Tensor, rows: NDArray[np.int64] | Tensor | None = None) -> Tensor:
         """Float32 ``[n, vocab]`` of rows ``rows [n]`` (int64) of ``hidden``, or of all; the next call overwrites them.
 

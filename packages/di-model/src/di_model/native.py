@@ -100,6 +100,11 @@ class NativeModel:
             raise SlotMapError(str(error)) from None
         return StepOutput(hidden, features)
 
+    @property
+    def workspace_bytes(self) -> int:
+        """Memory for intermediate values: what the largest step so far has needed."""
+        return self._plan.workspace_bytes
+
     def logits(self, hidden: Tensor, rows: NDArray[np.int64] | Tensor | None = None) -> Tensor:
         """Float32 logits ``[n, vocab]`` of rows ``rows [n]`` (int64) of ``hidden``, or of all.
 
