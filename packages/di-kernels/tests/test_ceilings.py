@@ -25,7 +25,19 @@ def test_a_read_sees_every_whole_line(isa: str, size: int, count: int) -> None:
     for word in buffer[: size // 64 * 64].view(torch.int64).tolist():
         want ^= word & (2**64 - 1)
     with threads(count):
-        assert ceilings.read_memory(buffer) == want
+        assert ceilings.MemoryRead([buffer])() == want
+
+
+def test_buffers_are_read_one_after_another(isa: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    sizes = (64, 0, 3 << 18, 130, (1 << 18) + 64)
+    buffers = [torch.randint(0, 256, (size,), generator=generator).to(torch.uint8) for size in sizes]
+    want = 0
+    for buffer in buffers:
+        want ^= ceilings.MemoryRead([buffer])()
+    with threads(2):
+        assert ceilings.MemoryRead(buffers)() == want
+    assert ceilings.MemoryRead([])() == 0
 
 
 def test_operations_of_all_threads_are_counted(isa: str) -> None:
@@ -42,6 +54,6 @@ def test_arguments_are_checked() -> None:
     with pytest.raises(ValueError, match="iterations"):
         ceilings.multiply_add_peak(2**41)
     with pytest.raises(TypeError, match="buffer"):
-        ceilings.read_memory(torch.zeros(64))
+        ceilings.MemoryRead([torch.zeros(64)])()
     with pytest.raises(ValueError, match="contiguous"):
-        ceilings.read_memory(torch.zeros(128, dtype=torch.uint8)[::2])
+        ceilings.MemoryRead([torch.zeros(128, dtype=torch.uint8)[::2]])()

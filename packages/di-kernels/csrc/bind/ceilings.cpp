@@ -1,6 +1,8 @@
 #include "simd/ceilings.hpp"
 
+#include <algorithm>
 #include <atomic>
+#include <vector>
 
 #include "bind/tensor.hpp"
 #include "parallel.hpp"
@@ -22,17 +24,48 @@ int64_t run_everywhere(int64_t iterations, int64_t flops, float (*loop)(int64_t)
   return threads * iterations * flops;
 }
 
+// Whole lines of a buffer, at most kPiece bytes.
+struct Piece {
+  const uint8_t* data;
+  int64_t bytes;
+};
+constexpr int64_t kPiece = int64_t{1} << 18;
+
+// Buffers to read, which must outlive it.
+class MemoryRead {
+ public:
+  explicit MemoryRead(const nb::list& buffers) {
+    for (const nb::handle buffer : buffers) {
+      View view;
+      if (!borrow(buffer, &view.tensor)) throw nb::type_error("a buffer must be a tensor");
+      const auto bytes = dense<uint8_t, 1>(view, "buffer");
+      const int64_t whole = bytes.shape[0] / kLine * kLine;
+      for (int64_t i = 0; i < whole; i += kPiece) {
+        pieces_.push_back({bytes.data + i, std::min(kPiece, whole - i)});
+      }
+    }
+  }
+
+  uint64_t run() const {
+    std::atomic<uint64_t> all{0};
+    parallel_for(static_cast<int64_t>(pieces_.size()), kPiece, [&](int64_t begin, int64_t end) {
+      uint64_t part = 0;
+      for (int64_t i = begin; i < end; ++i) {
+        part ^= ceilings_simd::active().read(pieces_[i].data, pieces_[i].bytes);
+      }
+      all ^= part;
+    });
+    return all.load();
+  }
+
+ private:
+  std::vector<Piece> pieces_;
+};
+
 }  // namespace
 
 void bind_ceilings(nb::module_& m) {
-  m.def("read_memory", [](View buffer) {
-    const auto bytes = dense<uint8_t, 1>(buffer, "buffer");
-    std::atomic<uint64_t> all{0};
-    parallel_for(bytes.shape[0] / kLine, kLine, [&](int64_t begin, int64_t end) {
-      all ^= ceilings_simd::active().read(bytes.data + begin * kLine, (end - begin) * kLine);
-    });
-    return all.load();
-  });
+  nb::class_<MemoryRead>(m, "MemoryRead").def(nb::init<const nb::list&>()).def("run", &MemoryRead::run);
   m.def("dot_peak", [](int64_t iterations) {
     return run_everywhere(iterations, ceilings_simd::kDotFlops, ceilings_simd::active().dot_bf16);
   });

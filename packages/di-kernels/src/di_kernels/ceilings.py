@@ -5,28 +5,34 @@ A benchmark times one of these beside a kernel and divides. Only calls are made 
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Sequence
+
 from torch import Tensor
 
-from di_kernels.ops.checks import check_dtype, check_number, check_shape
+from di_kernels.ops.checks import check_number
 
 MOST_ITERATIONS = 2**40
 
 
-def read_memory(buffer: Tensor) -> int:
-    """Read every whole 64-byte line of a buffer once, each thread one part of it in order.
+class MemoryRead:
+    """A plain read of some buffers: every whole 64-byte line once, each thread one part of them in order.
 
     Args:
-        buffer: uint8 ``[n]``, contiguous.
+        buffers: uint8 ``[n]`` on the CPU, contiguous.
 
-    Returns:
-        The exclusive or of its little-endian 64-bit words, behind the last whole line none.
+    Raises:
+        TypeError, ValueError: a buffer is something else.
     """
-    from di_kernels import _native
 
-    check_dtype("buffer", buffer, torch.uint8)
-    check_shape("buffer", buffer, None)
-    return int(_native.read_memory(buffer))
+    def __init__(self, buffers: Sequence[Tensor]) -> None:
+        from di_kernels import _native
+
+        self.buffers = tuple(buffers)  # kept alive: native code has their addresses
+        self._native = _native.MemoryRead(list(buffers))
+
+    def __call__(self) -> int:
+        """Read them. Returns the exclusive or of their 64-bit words, behind the last whole line of a buffer none."""
+        return int(self._native.run())
 
 
 def dot_peak(iterations: int) -> int:

@@ -125,7 +125,7 @@ class Reached:
 def measure(case: Case, seconds: float) -> Reached:
     """Time a case in rounds for about ``seconds`` seconds, at least :data:`LEAST_ROUNDS` rounds."""
     calls = Least(case.members)
-    reads = Least([reader(buffers) for buffers in case.buffers])
+    reads = Least([ceilings.MemoryRead(buffers) for buffers in case.buffers])
     dots = Least([lambda: ceilings.dot_peak(DOT_ITERATIONS)])
     peers = Least(case.peer.members if case.peer is not None else ())
     rounds, deadline = 0, time.perf_counter() + seconds
@@ -189,16 +189,6 @@ class Least:
 def ceilings_per_thread() -> int:
     """Floating-point operations of one iteration of the dot in registers, of one thread."""
     return ceilings.dot_peak(1) // num_threads()
-
-
-def reader(buffers: Buffers) -> Call:
-    """Reads buffers one after another."""
-
-    def read() -> None:
-        for buffer in buffers:
-            ceilings.read_memory(buffer)
-
-    return read
 
 
 def as_bytes(*tensors: Tensor | None) -> Buffers:

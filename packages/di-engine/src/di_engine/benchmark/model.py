@@ -20,7 +20,6 @@ from di_engine.benchmark.measure import (
     Least,
     as_bytes,
     ceilings_per_thread,
-    reader,
     using_threads,
 )
 from di_engine.benchmark.model_work import ModelWork, StepShape
@@ -130,7 +129,7 @@ def measure_ceilings(loaded: LoadedModel) -> Ceilings:
     model = loaded.model
     assert isinstance(model, Model)
     buffers = as_bytes(*stored_tensors(model.weights))
-    reads = Least([reader(buffers)])
+    reads = Least([machine.MemoryRead(buffers)])
     dots = Least([lambda: machine.dot_peak(DOT_ITERATIONS)])
     for _ in range(CEILING_ROUNDS):
         reads.round()
