@@ -21,12 +21,13 @@ using linear_simd::kTileGroups;
 
 constexpr int64_t kRowBlock = 512;          // input rows that are held in blocks at once
 constexpr int64_t kStoredBytes = 16 << 10;  // of a weight as stored, packed at once: stays in the first cache
+constexpr int64_t kScaleBlocks = 256;       // of a weight as stored whose scales are packed at once
 constexpr int64_t kDecodedBytes = 4 << 10;  // of one group, decoded at once
 
 // What multiply() packs and decodes; a thread uses the same memory again and again.
 struct Scratch {
   alignas(64) uint8_t codes[kTileGroups][kStoredBytes];
-  alignas(64) uint8_t scales[kTileGroups][kStoredBytes / 16];
+  alignas(64) uint8_t scales[kTileGroups][kScaleBlocks * kGroupRows];
   alignas(64) uint8_t values[kTileGroups][kDecodedBytes];
   alignas(64) float factors[kTileGroups][kDecodedBytes / 64];
 };
@@ -68,17 +69,43 @@ void prefetch_packed(const Weight& weight, int64_t group, int64_t begin, int64_t
   for (int64_t i = 0; i < count * bytes; i += 64) __builtin_prefetch(base + i, 0, 2);
 }
 
-void multiply_few(const Weight& weight, int64_t group, const BlockedRows& x, float* totals) {
+// Asks for the scales of the group that comes next, as the kernel does for its codes.
+void prefetch_scales(const Weight& weight, int64_t group) {
+  const int64_t rows =
+      weight.format == WeightFormat::mxfp4 ? std::min(kGroupRows, weight.n - group * kGroupRows) : 0;
+  const uint8_t* first = weight.scale + group * kGroupRows * weight.scale_row_bytes;
+  for (int64_t i = 0; i < rows * weight.scale_row_bytes; i += 64) __builtin_prefetch(first + i);
+}
+
+// Whole groups and blocks are read in place; what needs padding is packed.
+void multiply_few_stored(const Weight& weight, int64_t group, const BlockedRows& x, float* totals) {
   const auto& simd = linear_simd::active();
-  const int64_t blocks = blocks_of(weight.k);
-  const int64_t step = weight.packed ? blocks : kStoredBytes / block_bytes(weight.format);
-  for (int64_t b = 0; b < blocks; b += step) {
-    const int64_t count = std::min(step, blocks - b);
-    if (!weight.packed) prefetch_stored(weight, group + 1, b, count);
-    const Codes w = packed_codes(weight, group, b, count, 0);
+  const bool full = (group + 1) * kGroupRows <= weight.n;
+  const int64_t blocks = blocks_of(weight.k), whole = full ? weight.k / kBlock : 0;
+  const uint8_t* first = weight.data + group * kGroupRows * weight.row_bytes;
+  prefetch_scales(weight, group + 1);
+  for (int64_t b = 0; b < blocks;) {
+    const bool in_place = b < whole;
+    const int64_t step = in_place ? kScaleBlocks : kStoredBytes / block_bytes(weight.format);
+    const int64_t count = std::min(step, (in_place ? whole : blocks) - b);
     const auto* rows = static_cast<const uint16_t*>(x.data) + b * x.rows * kBlock;
-    simd.few(weight.format, w.codes, w.scales, count, rows, x.rows, x.rows, totals);
+    if (in_place) {
+      const uint8_t* scales = pack_scales(weight, group, b, count, scratch.scales[0]);
+      simd.few_stored(weight.format, first + b * words_of_block(weight.format) * 4, weight.row_bytes, scales,
+                      count, rows, x.rows, x.rows, totals);
+    } else {
+      const Codes w = packed_codes(weight, group, b, count, 0);
+      simd.few(weight.format, w.codes, w.scales, count, rows, x.rows, x.rows, totals);
+    }
+    b += count;
   }
+}
+
+void multiply_few(const Weight& weight, int64_t group, const BlockedRows& x, float* totals) {
+  if (!weight.packed) return multiply_few_stored(weight, group, x, totals);
+  const Codes w = packed_codes(weight, group, 0, blocks_of(weight.k), 0);
+  linear_simd::active().few(weight.format, w.codes, w.scales, blocks_of(weight.k),
+                            static_cast<const uint16_t*>(x.data), x.rows, x.rows, totals);
 }
 
 // Decoded values are where the codes are when the format needs no decoding.

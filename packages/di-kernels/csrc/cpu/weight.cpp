@@ -82,15 +82,27 @@ void decode_rows(const Weight& weight, int64_t begin, int64_t count, float* out)
   }
 }
 
+const uint8_t* pack_scales(const Weight& weight, int64_t group, int64_t begin, int64_t count,
+                           uint8_t* scales) {
+  const int64_t first = group * kGroupRows;
+  if (weight.format == WeightFormat::fp8) return weight.scale + first / 32 * weight.scale_row_bytes + begin;
+  if (weight.format == WeightFormat::mxfp4) {
+    const uint8_t* row[kGroupRows];
+    for (int64_t r = 0; r < kGroupRows; ++r) {
+      row[r] = weight.scale + std::min(first + r, weight.n - 1) * weight.scale_row_bytes + begin;
+    }
+    pack_simd::active().scales(row, count, scales);
+  }
+  return scales;
+}
+
 void pack_blocks(const Weight& weight, int64_t group, int64_t begin, int64_t count, uint8_t* codes,
                  uint8_t* scales) {
   const int64_t row_block = words_of_block(weight.format) * 4;  // bytes of a block in one row
-  const uint8_t *row[kGroupRows], *scale[kGroupRows];
+  const uint8_t* row[kGroupRows];
   for (int64_t r = 0; r < kGroupRows; ++r) {
     const int64_t n = std::min(group * kGroupRows + r, weight.n - 1);
     row[r] = weight.data + n * weight.row_bytes + begin * row_block;
-    scale[r] =
-        weight.format == WeightFormat::mxfp4 ? weight.scale + n * weight.scale_row_bytes + begin : nullptr;
   }
   const auto& simd = pack_simd::active();
   const int64_t whole = std::min(count, weight.k / kBlock - begin);
@@ -104,12 +116,8 @@ void pack_blocks(const Weight& weight, int64_t group, int64_t begin, int64_t cou
     }
     simd.blocks(weight.format, row, 1, codes + whole * block_bytes(weight.format));
   }
-  if (weight.format == WeightFormat::mxfp4) {
-    simd.scales(scale, count, scales);
-  } else if (weight.format == WeightFormat::fp8) {
-    const uint8_t* from = weight.scale + group * kGroupRows / 32 * weight.scale_row_bytes + begin;
-    std::memcpy(scales, from, static_cast<size_t>(count));
-  }
+  const uint8_t* found = pack_scales(weight, group, begin, count, scales);
+  if (found != scales) std::memcpy(scales, found, static_cast<size_t>(count * block_scales(weight.format)));
 }
 
 void pack(const Weight& weight, uint8_t* out) {

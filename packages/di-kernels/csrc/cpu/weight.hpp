@@ -70,6 +70,10 @@ void decode_rows(const Weight& weight, int64_t begin, int64_t count, float* out)
 void pack_blocks(const Weight& weight, int64_t group, int64_t begin, int64_t count, uint8_t* codes,
                  uint8_t* scales);
 
+// Their scale bytes alone: in `scales`, or where they lie if they lie as in the packed layout.
+const uint8_t* pack_scales(const Weight& weight, int64_t group, int64_t begin, int64_t count,
+                           uint8_t* scales);
+
 // The whole matrix as stored to groups_of(n) * group_bytes(format, k) bytes.
 void pack(const Weight& weight, uint8_t* out);
 

@@ -3,6 +3,7 @@
 
 #include "cpu/weight.hpp"
 #include "simd/simd.hpp"
+#include "simd/stored_words.hpp"
 
 namespace di::simd::DI_ISA {
 
@@ -95,6 +96,24 @@ DI_INLINE void decode_words(u32x16 words, u32x16* pair) {
   } else {
     pair[0] = words;
   }
+}
+
+// The same for a word as the checkpoint stores it (stored_words.hpp).
+template <WeightFormat F>
+DI_INLINE void decode_stored_words(u32x16 words, u32x16* pair) {
+#if defined(DI_ISA_avx512bf16)
+  if constexpr (F == WeightFormat::mxfp4) {
+    // A byte of four that is taken from any bit on: codes 2i and 2i + 1 to the low ends of the halves.
+#pragma GCC unroll 4
+    for (uint64_t i = 0; i < 4; ++i) {
+      const uint64_t low = 8 * i | (8 * i + 4) << 16, both = low | (low + 0x00200020u) << 32;
+      const __m512i from = _mm512_set1_epi64(static_cast<long long>(both));
+      pair[i] = decode_e2m1((u32x16)_mm512_multishift_epi64_epi8(from, (__m512i)words));
+    }
+    return;
+  }
+#endif
+  decode_words<F>(split_halves<F>(words), pair);
 }
 
 // Scales of a block of 16 rows; 2^-127 counts as 0 where `flush`, as it does for the arithmetic there.

@@ -35,28 +35,62 @@ DI_INLINE u32x16 load_once(const uint8_t* p) {
   return v;
 }
 
+// Where the blocks of a group come from: `pairs` decodes four words of every row.
+template <WeightFormat F>
+struct PackedGroup {
+  static constexpr int kSideRows = F == WeightFormat::mxfp4 ? DI_ISA::kSideRows : 0;
+  const uint8_t* codes;
+};
+
+template <WeightFormat F>
+DI_INLINE void pairs(const PackedGroup<F>& group, int64_t block, int word, u32x16* out) {
+  const uint8_t* p = group.codes + block * block_bytes(F) + 64 * word;
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    __builtin_prefetch(p + 64 * i + ahead(F));
+    decode_words<F>(load_once(p + 64 * i), out + i * pairs_of_word(F));
+  }
+}
+
+// 16 rows as stored. What is asked for in advance is the next group, in the order in which it lies in memory:
+// 16 rows that are read side by side would reach memory as 16 slow streams.
+template <WeightFormat F>
+struct StoredGroup {
+  static constexpr int kSideRows = 0;
+  const uint8_t* first;
+  int64_t row_bytes;
+};
+
+template <WeightFormat F>
+DI_INLINE void pairs(const StoredGroup<F>& group, int64_t block, int word, u32x16* out) {
+  const uint8_t* next = group.first + 16 * group.row_bytes + block * block_bytes(F) + 64 * word;
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) __builtin_prefetch(next + 64 * i, 0, 2);
+  const uint8_t* p = group.first + 4 * (block * words_of_block(F) + word);
+  u32x16 v[4];
+  transpose_words([&](int r) { return p + r * group.row_bytes; }, v);
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) decode_stored_words<F>(v[i], out + i * pairs_of_word(F));
+}
+
 // B blocks side by side: their sums start from zero, so that they do not wait for one another.
-template <WeightFormat F, int M, int B>
-DI_INLINE void add_blocks(const uint8_t* codes, const uint8_t* scales, int64_t block, const uint16_t* x,
+template <WeightFormat F, int M, int B, template <WeightFormat> class Group>
+DI_INLINE void add_blocks(const Group<F>& group, const uint8_t* scales, int64_t block, const uint16_t* x,
                           int64_t x_rows, f32x16 (&total)[M]) {
-  constexpr int kWords = words_of_block(F), kPairs = pairs_of_word(F);
+  constexpr int kPairs = 4 * pairs_of_word(F);
   f32x16 sum[B][M] = {};
 #pragma GCC unroll 16
-  for (int w = 0; w < kWords; ++w) {
+  for (int w = 0; w < words_of_block(F); w += 4) {
     u32x16 pair[B][kPairs];
 #pragma GCC unroll 2
-    for (int b = 0; b < B; ++b) {
-      const uint8_t* word = codes + (block + b) * block_bytes(F) + 64 * w;
-      __builtin_prefetch(word + ahead(F));
-      decode_words<F>(load_once(word), pair[b]);
-    }
-#pragma GCC unroll 4
+    for (int b = 0; b < B; ++b) pairs(group, block + b, w, pair[b]);
+#pragma GCC unroll 16
     for (int p = 0; p < kPairs; ++p) {
 #pragma GCC unroll 2
       for (int b = 0; b < B; ++b) {
 #pragma GCC unroll 8
         for (int m = 0; m < M; ++m) {
-          const uint16_t* a = x + (block + b) * 32 * x_rows + 32 * m + 2 * (w * kPairs + p);
+          const uint16_t* a = x + (block + b) * 32 * x_rows + 32 * m + 2 * (w * pairs_of_word(F) + p);
           sum[b][m] = dot_bf16(sum[b][m], pair[b][p], splat_pair(a));
         }
       }
@@ -70,24 +104,24 @@ DI_INLINE void add_blocks(const uint8_t* codes, const uint8_t* scales, int64_t b
 }
 
 // Decodes in registers.
-template <WeightFormat F, int M>
-void few_rows(const uint8_t* codes, const uint8_t* scales, int64_t blocks, const uint16_t* x, int64_t x_rows,
+template <WeightFormat F, int M, template <WeightFormat> class Group>
+void few_rows(const Group<F>& group, const uint8_t* scales, int64_t blocks, const uint16_t* x, int64_t x_rows,
               float* totals) {
-  constexpr int kSide = F == WeightFormat::mxfp4 && M <= kSideRows ? 2 : 1;
+  constexpr int kSide = M <= Group<F>::kSideRows ? 2 : 1;
   f32x16 total[M];
   for (int m = 0; m < M; ++m) total[m] = load<f32x16>(totals + 16 * m);
   int64_t b = 0;
-  for (; b + kSide <= blocks; b += kSide) add_blocks<F, M, kSide>(codes, scales, b, x, x_rows, total);
-  for (; b < blocks; ++b) add_blocks<F, M, 1>(codes, scales, b, x, x_rows, total);
+  for (; b + kSide <= blocks; b += kSide) add_blocks<F, M, kSide>(group, scales, b, x, x_rows, total);
+  for (; b < blocks; ++b) add_blocks<F, M, 1>(group, scales, b, x, x_rows, total);
   for (int m = 0; m < M; ++m) store(totals + 16 * m, total[m]);
 }
 
-template <WeightFormat F, int M = kFewRows>
-DI_INLINE void few_of(const uint8_t* codes, const uint8_t* scales, int64_t blocks, const uint16_t* x,
+template <WeightFormat F, template <WeightFormat> class Group, int M = kFewRows>
+DI_INLINE void few_of(const Group<F>& group, const uint8_t* scales, int64_t blocks, const uint16_t* x,
                       int64_t x_rows, int64_t rows, float* totals) {
   if constexpr (M > 0) {
-    if (rows == M) return few_rows<F, M>(codes, scales, blocks, x, x_rows, totals);
-    few_of<F, M - 1>(codes, scales, blocks, x, x_rows, rows, totals);
+    if (rows == M) return few_rows<F, M>(group, scales, blocks, x, x_rows, totals);
+    few_of<F, Group, M - 1>(group, scales, blocks, x, x_rows, rows, totals);
   }
 }
 
@@ -95,13 +129,30 @@ void few(WeightFormat format, const uint8_t* codes, const uint8_t* scales, int64
          int64_t x_rows, int64_t rows, float* totals) {
   switch (format) {
     case WeightFormat::bfloat16:
-      return few_of<WeightFormat::bfloat16>(codes, scales, blocks, x, x_rows, rows, totals);
+      return few_of(PackedGroup<WeightFormat::bfloat16>{codes}, scales, blocks, x, x_rows, rows, totals);
     case WeightFormat::fp8:
-      return few_of<WeightFormat::fp8>(codes, scales, blocks, x, x_rows, rows, totals);
+      return few_of(PackedGroup<WeightFormat::fp8>{codes}, scales, blocks, x, x_rows, rows, totals);
     case WeightFormat::mxfp4:
-      return few_of<WeightFormat::mxfp4>(codes, scales, blocks, x, x_rows, rows, totals);
+      return few_of(PackedGroup<WeightFormat::mxfp4>{codes}, scales, blocks, x, x_rows, rows, totals);
     case WeightFormat::float32:
       return;  // has no bfloat16 product
+  }
+}
+
+void few_stored(WeightFormat format, const uint8_t* first, int64_t row_bytes, const uint8_t* scales,
+                int64_t blocks, const uint16_t* x, int64_t x_rows, int64_t rows, float* totals) {
+  switch (format) {
+    case WeightFormat::bfloat16:
+      return few_of(StoredGroup<WeightFormat::bfloat16>{first, row_bytes}, scales, blocks, x, x_rows, rows,
+                    totals);
+    case WeightFormat::fp8:
+      return few_of(StoredGroup<WeightFormat::fp8>{first, row_bytes}, scales, blocks, x, x_rows, rows,
+                    totals);
+    case WeightFormat::mxfp4:
+      return few_of(StoredGroup<WeightFormat::mxfp4>{first, row_bytes}, scales, blocks, x, x_rows, rows,
+                    totals);
+    case WeightFormat::float32:
+      return;
   }
 }
 
@@ -269,6 +320,7 @@ void store_float(const float* totals, int64_t rows, int64_t count, float* y, int
 
 const Table table = {.few_rows = kFewRows,
                      .few = few,
+                     .few_stored = few_stored,
                      .decode_narrow = decode<false>,
                      .decode_wide = decode<true>,
                      .narrow = narrow,

@@ -26,6 +26,11 @@ struct Table {
   void (*few)(WeightFormat format, const uint8_t* codes, const uint8_t* scales, int64_t blocks,
               const uint16_t* x, int64_t x_rows, int64_t rows, float* totals);
 
+  // The same for 16 rows as stored, `row_bytes` apart, the first one at `first`; whole blocks. Scale bytes as
+  // in the packed layout.
+  void (*few_stored)(WeightFormat format, const uint8_t* first, int64_t row_bytes, const uint8_t* scales,
+                     int64_t blocks, const uint16_t* x, int64_t x_rows, int64_t rows, float* totals);
+
   // Blocks of a group for `narrow` (not float32) or `wide`.
   void (*decode_narrow)(WeightFormat format, const uint8_t* codes, const uint8_t* scales, int64_t blocks,
                         void* values, float* scale);
