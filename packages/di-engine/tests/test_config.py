@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from di_engine import EngineConfig, EngineConfigError, Numerics, StepPolicy
+from di_engine import EngineConfig, EngineConfigError, Numerics, StepPolicy, WeightLayout
 
 
 def test_defaults_are_complete() -> None:
@@ -18,10 +18,13 @@ def test_defaults_are_complete() -> None:
 
 
 def test_plain_data_spells_enumerations_by_value_or_name() -> None:
-    config = EngineConfig.from_dict({"model": "m", "numerics": "float32", "policy": "HOMOGENEOUS"})
+    config = EngineConfig.from_dict(
+        {"model": "m", "numerics": "float32", "policy": "HOMOGENEOUS", "weight_layout": "stored"}
+    )
     assert config.model == Path("m")
     assert config.numerics is Numerics.FLOAT32
     assert config.policy is StepPolicy.HOMOGENEOUS
+    assert config.weight_layout is WeightLayout.STORED
 
 
 @pytest.mark.parametrize(
@@ -33,6 +36,9 @@ def test_plain_data_spells_enumerations_by_value_or_name() -> None:
         ("numerics", "fp16"),
         ("numerics", 1),
         ("policy", "fast"),
+        ("weight_layout", "transposed"),
+        ("weight_layout", True),
+        ("packed_directory", 3),
         ("max_model_len", 1),
         ("max_model_len", 10.0),
         ("max_num_seqs", 0),

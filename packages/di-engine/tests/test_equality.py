@@ -183,3 +183,27 @@ def test_no_schedule_changes_a_bit(make_engine: Any, drain: Drain, numerics: str
             engine.add_request(f"r{index}", PROMPT[index : 25 + 5 * index], each)
         assert drain(engine) == alone, schedule
         assert (engine.stats().scheduler.preemptions > 0) == ("num_blocks" in schedule)
+
+
+@pytest.mark.parametrize("native_plan", [True, False])
+@pytest.mark.parametrize("numerics", ["release", "float32"])
+def test_no_weight_layout_changes_a_bit(
+    make_engine: Any, drain: Drain, tmp_path: Path, numerics: str, native_plan: bool
+) -> None:
+    sampling = SamplingParams(temperature=0.8, max_tokens=5, seed=3, logprobs=VOCABULARY)
+    settings = {"numerics": numerics, "native_plan": native_plan}
+    layouts = ({"weight_layout": "stored"}, {"weight_layout": "packed"}, {"packed_directory": tmp_path})
+    outputs = []
+    for layout in (
+        *layouts,
+        layouts[-1],
+    ):  # the second engine of the directory maps what the first has written
+        engine = make_engine(**settings, **layout)
+        for place in range(3):
+            engine.add_request(f"r{place}", PROMPT[: 9 + 10 * place], sampling)
+        outputs.append(drain(engine))
+    assert len(list(tmp_path.glob("*.packed"))) == 1
+    for request, stored in outputs[0].items():
+        of_one(stored, 5)
+        for other in outputs[1:]:
+            assert [output.logprobs for output in other[request]] == [output.logprobs for output in stored]

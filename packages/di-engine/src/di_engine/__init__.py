@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from di_model.numerics import Numerics
+    from di_model.packed import WeightLayout
     from di_scheduler import StepPolicy
     from di_spec import InvalidParameterError, LogprobEntry, SamplingParams, Usage
 
@@ -53,12 +54,14 @@ __all__ = [
     "StepPolicy",
     "StepTimeoutError",
     "Usage",
+    "WeightLayout",
     "load_model",
 ]
 __version__ = "0.1.0"
 
 _EXPORTS = {
     "di_model.numerics": ("Numerics",),
+    "di_model.packed": ("WeightLayout",),
     "di_scheduler": ("StepPolicy",),
     "di_spec": (
         "InvalidParameterError",

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from di_kernels import instruction_sets
 from di_model.numerics import Numerics
+from di_model.packed import WeightLayout
 from di_scheduler import StepPolicy
 
 from di_engine.errors import EngineConfigError
@@ -58,6 +59,10 @@ class EngineConfig:
     measure_step_cost: with a drafter, measure at start what steps of decodes cost here, and verify only the drafts that
         pay. False: all of them, until ``LLMEngine.set_step_cost``. Changes time only, never a bit of a result.
     curve_directory: where measured costs are kept for the next start. None: nowhere.
+    weight_layout: ``STORED`` reads matrices where the checkpoint has them, ``PACKED`` interleaves them for the kernels,
+        in memory or in a file of ``packed_directory``; ``AUTO`` packs where a directory is given or all matrices
+        together are at most 1 GB. Changes time only, never a bit of a result.
+    packed_directory: where packed weights are kept: written at the first start, mapped at the next ones. None: nowhere.
     async_scheduling: plan the next step, and commit the last, while one is computed in a thread of its own. Changes
         time only, never a bit of a result. A request that ends with a stop is computed for one step more than needed.
     step_timeout: with ``async_scheduling``, seconds that a step may take before the engine gives up waiting for it.
@@ -86,13 +91,15 @@ class EngineConfig:
     max_draft_tokens: int = 5
     measure_step_cost: bool = False
     curve_directory: Path | None = None
+    weight_layout: WeightLayout = WeightLayout.AUTO
+    packed_directory: Path | None = None
     async_scheduling: bool = False
     step_timeout: float = 3600.0
 
     def __post_init__(self) -> None:
-        for name in ("model", "tokenizer", "curve_directory"):
+        for name in ("model", "tokenizer", "curve_directory", "packed_directory"):
             self._check_path(name)
-        for name, cls in (("numerics", Numerics), ("policy", StepPolicy)):
+        for name, cls in _ENUMERATIONS:
             if not isinstance(getattr(self, name), cls):
                 raise EngineConfigError(name, getattr(self, name), " or ".join(str(member) for member in cls))
         for name in ("native_plan", "load_draft", "measure_step_cost", "async_scheduling", "pin_threads"):
@@ -144,12 +151,17 @@ class EngineConfig:
         if "model" not in values:
             raise EngineConfigError("model", None, "a path")
         plain = dict(values)
-        for name, kind in (("numerics", Numerics), ("policy", StepPolicy)):
+        for name, kind in _ENUMERATIONS:
             if isinstance(plain.get(name), str):
                 plain[name] = _member(name, plain[name], kind)
         return cls(**plain)
 
 
+_ENUMERATIONS: tuple[tuple[str, type[enum.Enum]], ...] = (
+    ("numerics", Numerics),
+    ("policy", StepPolicy),
+    ("weight_layout", WeightLayout),
+)
 _INT_RANGES: dict[str, tuple[int, int, bool]] = {
     "max_model_len": (2, _MAX_INT, True),
     "max_num_seqs": (1, _MAX_INT, False),

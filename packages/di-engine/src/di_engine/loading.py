@@ -11,6 +11,7 @@ from di_model.checkpoint import load_checkpoint
 from di_model.config import ModelConfig
 from di_model.engram_tables import derive_engram
 from di_model.model import Model, StepOutput
+from di_model.packed import lay_out
 from di_model.parts import ALL_PARTS, Parts
 from di_model.tokenizer import Tokenizer
 from torch import Tensor
@@ -56,6 +57,7 @@ def load_model(config: EngineConfig, *, parts: Parts = ALL_PARTS) -> LoadedModel
         CheckpointError: the files, with every problem named.
         TokenizerError: the tokenizer does not fit the model.
         EngineConfigError: a setting does not fit the model or the machine.
+        PackedFileError: the file of packed weights can neither be read nor written.
     """
     if not config.model.is_dir():
         raise FileNotFoundError(f"model: no checkpoint directory at {config.model}")
@@ -66,5 +68,6 @@ def load_model(config: EngineConfig, *, parts: Parts = ALL_PARTS) -> LoadedModel
     checkpoint = load_checkpoint(config.model, config=model_config, draft=config.load_draft)
     # Rows of a speculative block lie behind the last token of a full sequence.
     positions = capacity.max_model_len + config.max_draft_tokens
-    model = Model(model_config, checkpoint.weights, engram, config.numerics, positions, parts)
+    weights = lay_out(checkpoint, config.weight_layout, config.packed_directory)
+    model = Model(model_config, weights, engram, config.numerics, positions, parts)
     return LoadedModel(model_config, tokenizer, model, capacity, config.native_plan)

@@ -233,7 +233,7 @@ def _map_tensors(directory: Path, plan: CheckpointPlan) -> dict[str, Tensor]:
         if header.problems:  # the file has changed since it was checked
             raise CheckpointError(str(directory), header.problems)
         try:
-            mapped = _map_file(directory / shard)
+            mapped = map_file(directory / shard)
         except OSError as error:
             problem = Problem(ProblemKind.UNREADABLE_SHARD, shard, str(error))
             raise CheckpointError(str(directory), [problem]) from error
@@ -245,7 +245,7 @@ def _map_tensors(directory: Path, plan: CheckpointPlan) -> dict[str, Tensor]:
     return tensors
 
 
-def _map_file(path: Path) -> Tensor:
+def map_file(path: Path) -> Tensor:
     """All bytes of a file, uint8, in a read-only map.
 
     The private writable map that ``safetensors`` makes is charged against memory as a whole: Linux then refuses a

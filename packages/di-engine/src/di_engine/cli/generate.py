@@ -199,6 +199,17 @@ def command(
         str | None,
         _option("Instruction set of the kernels; results do not depend on it.", default="the best here"),
     ] = None,
+    weight_layout: Annotated[
+        str,
+        _option(
+            "stored: weights are read where the checkpoint has them; packed: interleaved for the kernels; auto: packed "
+            "if they are small. Results do not depend on it."
+        ),
+    ] = "auto",
+    packed_directory: Annotated[
+        Path | None,
+        _option("Directory that keeps packed weights from run to run.", default="none: packed in memory"),
+    ] = None,
     load_draft: Annotated[bool, _option("Load the draft model.")] = True,
 ) -> int:
     """Generate text.

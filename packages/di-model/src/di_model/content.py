@@ -1,0 +1,95 @@
+"""Digests of what a checkpoint's shards hold, remembered for files that have not changed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from di_model.checkpoint import Checkpoint
+from di_model.plan import PlannedTensor
+from di_model.shard_header import read_shard_header
+from di_model.tensors import Part
+
+_CHUNK = 8 << 20
+
+
+def content_digest(checkpoint: Checkpoint, record: Path) -> str:
+    """SHA-256 over the bytes of every tensor but the Engram tables, which are read by rows where they lie.
+
+    Args:
+        checkpoint: whose files are read.
+        record: file of the digests of shards by path, size, time of change and inode: what has not changed is not read
+            again. An unreadable record is written anew.
+    """
+    known = _read_record(record)
+    found: dict[str, list[object]] = {}
+    total = hashlib.sha256()
+    for shard, tensors in sorted(checkpoint.plan.shards.items()):
+        path = (checkpoint.path / shard).resolve()
+        status = path.stat()
+        identity: list[object] = [status.st_size, status.st_mtime_ns, status.st_ino]
+        entry = known.get(str(path))
+        if entry is None or entry[:-1] != identity:
+            entry = [*identity, _shard_digest(path, tensors)]
+            found[str(path)] = entry
+        total.update(f"{entry[-1]}\n".encode())
+    if found:
+        _write_record(record, {**known, **found})
+    return total.hexdigest()
+
+
+def _shard_digest(path: Path, tensors: Iterable[PlannedTensor]) -> str:
+    """Names, types and bytes of all tensors of one shard but Engram tables, in the order of the names.
+
+    All, whether or not the model at hand uses them: the digest is remembered for every model of these files.
+    """
+    header = read_shard_header(path)
+    tables = {tensor.stored_name for tensor in tensors if tensor.spec.part is Part.ENGRAM_TABLE}
+    start = path.stat().st_size - max(entry.end for entry in header.entries.values())
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        for name, entry in sorted(header.entries.items()):
+            if name in tables:
+                continue
+            digest.update(f"{name} {entry.dtype} {entry.shape}\n".encode())
+            file.seek(start + entry.begin)
+            left = entry.end - entry.begin
+            while left:
+                chunk = file.read(min(left, _CHUNK))
+                if not chunk:
+                    raise OSError(f"{path} ends within {name}")
+                digest.update(chunk)
+                left -= len(chunk)
+    return digest.hexdigest()
+
+
+def _read_record(record: Path) -> dict[str, list[object]]:
+    try:
+        entries = json.loads(record.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(entries, dict):
+        return {}
+    return {
+        name: entry
+        for name, entry in entries.items()
+        if isinstance(entry, list) and len(entry) == 4 and isinstance(entry[-1], str)
+    }
+
+
+def _write_record(record: Path, entries: dict[str, list[object]]) -> None:
+    """Replaced as a whole: of two processes that write, one wins, and what is lost is read again."""
+    number, name = tempfile.mkstemp(prefix="digests.", suffix=".part", dir=record.parent)
+    try:
+        with os.fdopen(number, "w", encoding="utf-8") as file:
+            json.dump(entries, file)
+        os.replace(name, record)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
