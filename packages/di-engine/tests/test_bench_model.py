@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -16,7 +17,9 @@ from di_engine.benchmark.peers.models import measure_llama_cpp, measure_transfor
 from di_engine.benchmark.peers.process import PeerError, run_peer
 from di_engine.benchmark.record import read_results
 from di_engine.cli import run
+from di_engine.cli.bench_output import unpinned, using_kernels
 from di_kernels import _native
+from di_kernels.ceilings import dot_peak
 from di_kernels.ops.norm import rms_norm
 from di_model.checkpoint import load_checkpoint
 from di_model.config import ModelConfig
@@ -174,6 +177,22 @@ def test_the_command_prints_tables_and_writes_a_record(
 def test_options_are_checked(option: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "model", *option]) == 2
     assert option[0] in capsys.readouterr().err
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity"), reason="the system does not tell where a process may run"
+)
+def test_peers_are_not_pinned() -> None:
+    before = os.sched_getaffinity(0)
+    with using_kernels(None, pin=True):
+        dot_peak(1)
+        assert len(os.sched_getaffinity(0)) == 1
+        with unpinned():
+            assert os.sched_getaffinity(0) == before
+        dot_peak(1)
+        assert len(os.sched_getaffinity(0)) == 1
+    dot_peak(1)
+    assert os.sched_getaffinity(0) == before
 
 
 def test_a_peer_that_fails_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from di_engine.cli.bench_output import (
     load_text,
     names,
     numbers,
+    unpinned,
     using_kernels,
     write_record,
 )
@@ -81,7 +82,8 @@ def command(
                 for count in counts:
                     found = measure_model(name, directory, count, steps, progress=lambda timing: bar.update())
                     timings += found
-                    peers += _peers(peer_python, name, directory, found, steps)
+                    with unpinned():  # a process inherits where it may run
+                        peers += _peers(peer_python, name, directory, found, steps)
         load = meter.read()
         results = [_timing_record(timing) for timing in timings]
         record = Record("model", this_machine(), [*results, *_peer_records(peers, timings)], load)

@@ -67,6 +67,21 @@ def using_kernels(name: str | None, pin: bool) -> Iterator[None]:
         pin_threads(pinned)
 
 
+@contextmanager
+def unpinned() -> Iterator[None]:
+    """The calling thread, and processes that it starts, wherever this process may run."""
+    from di_kernels import pin_threads, threads_are_pinned
+    from di_kernels.ceilings import dot_peak
+
+    pinned = threads_are_pinned()
+    pin_threads(False)
+    dot_peak(0)  # a thread moves when it computes next
+    try:
+        yield
+    finally:
+        pin_threads(pinned)
+
+
 def write_record(record: Any, as_json: bool, out: Path | None) -> None:
     """Write the record where it was asked for."""
     if out is not None:
