@@ -9,37 +9,80 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from di_engine.errors import ForkedProcessError, StepTimeoutError
 
 _T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
 
 EXIT_SECONDS = 5.0
 """What the end of the process grants a task to finish: one that comes back to the interpreter later would abort it."""
 
 
+class Pending(Protocol[_T_co]):
+    """A task that was given to a device: what steps use of ``concurrent.futures.Future``."""
+
+    def result(self, timeout: float | None = None) -> _T_co:
+        """What the task returned; raises what it raised, CancelledError, or TimeoutError after ``timeout`` seconds."""
+
+    def done(self) -> bool:
+        """Whether it has run or was cancelled."""
+
+    def cancel(self) -> bool:
+        """Do not run it; False if it runs or has run."""
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled."""
+
+
 class Device(Protocol):
     """Runs tasks in the order in which they were given."""
 
-    def submit(self, task: Callable[[], _T]) -> Future[_T]:
-        """Queue a task. What it raises is raised by its future; a future that is cancelled before is not run."""
+    def submit(self, task: Callable[[], _T]) -> Pending[_T]:
+        """Queue a task. What it raises is raised by its result; one that is cancelled before is not run."""
 
     def close(self, timeout: float) -> None:
         """End behind the last task, within ``timeout`` seconds (StepTimeoutError if that fails)."""
 
 
+class Finished(Generic[_T]):
+    """A task that has run. It has no locks: making those costs more than the rest of a task's way."""
+
+    __slots__ = ("_error", "_value")
+
+    def __init__(self, task: Callable[[], _T]) -> None:
+        self._error: Exception | None = None
+        try:
+            self._value = task()
+        except Exception as error:
+            self._error = error
+
+    def result(self, timeout: float | None = None) -> _T:
+        """What it returned, or raises what it raised."""
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def done(self) -> bool:
+        """True."""
+        return True
+
+    def cancel(self) -> bool:
+        """False: it has run."""
+        return False
+
+    def cancelled(self) -> bool:
+        """False."""
+        return False
+
+
 class CallingThread:
     """Runs each task at once. Ctrl-C goes through it to the caller."""
 
-    def submit(self, task: Callable[[], _T]) -> Future[_T]:
-        """Run a task; its future is done."""
-        future: Future[_T] = Future()
-        try:
-            future.set_result(task())
-        except Exception as error:
-            future.set_exception(error)
-        return future
+    def submit(self, task: Callable[[], _T]) -> Pending[_T]:
+        """Run a task."""
+        return Finished(task)
 
     def close(self, timeout: float) -> None:
         """There is nothing to end."""

@@ -11,16 +11,17 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress
+from typing import NamedTuple
 
 import numpy as np
 from di_scheduler import StepPlan
 from torch import Tensor
 
-from di_engine.device import CallingThread, Device, DeviceThread
+from di_engine.device import CallingThread, Device, DeviceThread, Pending
 from di_engine.errors import StepTimeoutError
 from di_engine.request import RequestSequence
 from di_engine.runner import StepOffer, StepResult, StepRunner
@@ -30,8 +31,7 @@ _Rows = tuple[StepPlan, Sequence[RequestSequence], Tensor | Exception | None, fl
 what was raised), and the milliseconds that it took."""
 
 
-@dataclass(frozen=True, eq=False)
-class CompletedStep:
+class CompletedStep(NamedTuple):
     """A step as it was computed.
 
     plan: with every row known. sequences: those of the plan, in its order. result: what came of it, or what was raised.
@@ -48,8 +48,8 @@ class CompletedStep:
 
 @dataclass(eq=False)
 class _Flight:
-    rows: Future[_Rows]
-    completed: Future[CompletedStep] | None = None
+    rows: Pending[_Rows]
+    completed: Pending[CompletedStep] | None = None
 
 
 class StepPipeline:
@@ -125,7 +125,7 @@ def _forward(
     runner: StepRunner,
     plan: StepPlan,
     sequences: Sequence[RequestSequence],
-    before: Future[CompletedStep] | None,
+    before: Pending[CompletedStep] | None,
 ) -> _Rows:
     """First task: fill in what the step before has decided, and compute the rows."""
     if before is not None:
@@ -145,7 +145,7 @@ def _forward(
     return plan, sequences, hidden, 1e3 * (time.perf_counter() - begin)
 
 
-def _sample(runner: StepRunner, rows: Future[_Rows]) -> CompletedStep:
+def _sample(runner: StepRunner, rows: Pending[_Rows]) -> CompletedStep:
     """Second task: tokens and drafts from the rows."""
     plan, sequences, hidden, forward_ms = rows.result(timeout=0)
     begin = time.perf_counter()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
-from typing import Protocol
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -36,8 +35,7 @@ LOGITS_TILE_BYTES = 64 << 20
 """Logits held at once. Rows do not influence each other, so the size of a tile changes no bit."""
 
 
-@dataclass(frozen=True, eq=False)
-class StepOffer:
+class StepOffer(NamedTuple):
     """What a step offers the scheduler: arguments of ``StepPlan.resolve`` (without ``failed``) and of
     ``Scheduler.commit``, over the sampling sequences of the step."""
 
@@ -53,8 +51,7 @@ class StepOffer:
         return cls(np.empty(0, np.int32), np.zeros(count, np.int32), np.ones(count, np.bool_))
 
 
-@dataclass(frozen=True, eq=False)
-class StepResult:
+class StepResult(NamedTuple):
     """What a step computed.
 
     sampled: one entry for each of ``plan.sampling``.
@@ -65,16 +62,16 @@ class StepResult:
 
     sampled: tuple[SampledTokens, ...]
     proposal: Proposal | None = None
-    prompt_logprobs: Mapping[int, Sequence[TokenLogprobs]] = field(default_factory=dict)
-    not_finite: Mapping[int, str] = field(default_factory=dict)
+    prompt_logprobs: Mapping[int, Sequence[TokenLogprobs]] = MappingProxyType({})
+    not_finite: Mapping[int, str] = MappingProxyType({})
 
     def offer(self) -> StepOffer:
         """The tokens and drafts as arrays."""
-        count, proposal = len(self.sampled), self.proposal
+        sampled, proposal = self.sampled, self.proposal
         return StepOffer(
-            tokens=np.fromiter(chain.from_iterable(each.token_ids for each in self.sampled), np.int32),
-            counts=np.fromiter((len(each.token_ids) for each in self.sampled), np.int32, count),
-            failed=np.fromiter((each.error is not None for each in self.sampled), np.bool_, count),
+            tokens=np.array([token for each in sampled for token in each.token_ids], np.int32),
+            counts=np.array([len(each.token_ids) for each in sampled], np.int32),
+            failed=np.array([each.error is not None for each in sampled], np.bool_),
             drafts=None if proposal is None else proposal.tokens,
             confidences=None if proposal is None else proposal.confidences,
         )
@@ -145,7 +142,6 @@ class ModelRunner:
             context=plan.context,
         ).hidden
 
-    @torch.inference_mode()
     def sample(self, plan: StepPlan, sequences: Sequence[RequestSequence], hidden: Tensor) -> StepResult:
         """Draw tokens where the plan asks for them, propose drafts, and describe prompt tokens that are due."""
         entries, not_finite = self._describe_prompts(plan, sequences, hidden)
@@ -199,16 +195,15 @@ class ModelRunner:
         new_tokens = [sampled[i].token_ids for i in going]
         q_start = plan.q_start
         firsts = np.where(plan.decodes, q_start, q_start + plan.q_len - 1)[indices]
-        proposal = drafter.propose(
-            DraftContext(
-                states=[sequences[index].sampling for index in indices.tolist()],
-                new_tokens=new_tokens,
-                positions=firsts + np.array([len(tokens) for tokens in new_tokens], dtype=np.int32),
-                slots=plan.slots[indices],
-                cache=self.cache,
-            ),
-            width,
+        context = DraftContext(
+            states=[sequences[index].sampling for index in indices.tolist()],
+            new_tokens=new_tokens,
+            positions=firsts + np.array([len(tokens) for tokens in new_tokens], dtype=np.int32),
+            slots=plan.slots[indices],
+            cache=self.cache,
         )
+        with torch.inference_mode():
+            proposal = drafter.propose(context, width)
         _check_proposal(proposal, len(going), width)
         tokens = np.full((len(sampled), width), -1, dtype=np.int32)
         tokens[going, : proposal.tokens.shape[1]] = proposal.tokens

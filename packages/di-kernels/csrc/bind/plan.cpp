@@ -2,7 +2,7 @@
 #include <nanobind/stl/string.h>
 
 #include "bind/fields.hpp"
-#include "bind/ints.hpp"
+#include "bind/host_array.hpp"
 #include "bind/records.hpp"
 #include "bind/weight.hpp"
 #include "cpu/range.hpp"
@@ -389,7 +389,7 @@ struct CachedPlan {
   void call(nb::handle tokens, nb::handle q_start, nb::handle q_len, nb::handle slots, nb::handle block_table,
             nb::handle context, int64_t window_columns, const View& hidden,
             const std::optional<View>& features) {
-    using Array = Ints<int32_t>;
+    using Array = HostArray<int32_t>;
     const Array token(tokens, "tokens", 1), start(q_start, "q_start", 1), length(q_len, "q_len", 1),
         slot(slots, "slots", 1), table(block_table, "block_table", 2), before(context, "context", 2);
     const StepInput input{token.values(), start.values(),  length.values(), slot.values(),
@@ -405,7 +405,7 @@ struct CachedPlan {
 };
 
 template <class T>
-void call_logits(BoundPlan& bound, const View& hidden, const Ints<int64_t>* index, const View& out) {
+void call_logits(BoundPlan& bound, const View& hidden, const HostArray<int64_t>* index, const View& out) {
   const auto in = dense<T, 2>(hidden, "hidden");
   const auto y = dense<float, 2>(out, "out");
   const int64_t count = index == nullptr ? in.shape[0] : static_cast<int64_t>(index->values().size());
@@ -427,7 +427,7 @@ nb::list list_of(const std::vector<T>& values) {
 // The arrays that a step is expanded into, by name, for tests.
 nb::dict step_rows(nb::handle tokens, nb::handle q_start, nb::handle q_len, nb::handle slots,
                    nb::handle block_table, nb::handle context, nb::tuple sizes) {
-  using Array = Ints<int32_t>;
+  using Array = HostArray<int32_t>;
   const Array token(tokens, "tokens", 1), start(q_start, "q_start", 1), length(q_len, "q_len", 1),
       slot(slots, "slots", 1), table(block_table, "block_table", 2), before(context, "context", 2);
   require(sizes.size() == 6, "sizes are block_size, blocks, slots, window, window_cells, compress_cells");
@@ -488,9 +488,9 @@ void bind_plan(nb::module_& m) {
       .def(
           "logits",
           [](BoundPlan& self, View hidden, nb::object rows, View out) {
-            std::optional<Ints<int64_t>> index;
+            std::optional<HostArray<int64_t>> index;
             if (!rows.is_none()) index.emplace(rows, "rows", 1);
-            const Ints<int64_t>* chosen = index.has_value() ? &*index : nullptr;
+            const HostArray<int64_t>* chosen = index.has_value() ? &*index : nullptr;
             self.bfloat16 ? call_logits<bf16>(self, hidden, chosen, out)
                           : call_logits<float>(self, hidden, chosen, out);
           },

@@ -7,6 +7,7 @@
 #include <limits>
 #include <optional>
 
+#include "bind/host_array.hpp"
 #include "bind/tensor.hpp"
 
 namespace di::bind {
@@ -58,13 +59,11 @@ const int64_t* chosen_rows(const std::optional<View>& rows, int64_t count, int64
 }
 
 // Records of sampling parameters, as bytes. Values out of range would leave nothing to draw from.
-const SamplingParameters* records(const View& v) {
-  const auto bytes = dense<uint8_t, 2>(v, "parameters");
-  require(bytes.shape[1] == sizeof(SamplingParameters), "parameters: records of another size");
-  require(reinterpret_cast<uintptr_t>(bytes.data) % alignof(SamplingParameters) == 0,
+const SamplingParameters* records(const uint8_t* data, int64_t count) {
+  require(reinterpret_cast<uintptr_t>(data) % alignof(SamplingParameters) == 0,
           "parameters: records must be aligned to 8 bytes");
-  const auto* out = reinterpret_cast<const SamplingParameters*>(bytes.data);
-  for (int64_t i = 0; i < bytes.shape[0]; ++i) {
+  const auto* out = reinterpret_cast<const SamplingParameters*>(data);
+  for (int64_t i = 0; i < count; ++i) {
     const SamplingParameters& p = out[i];
     require(p.temperature >= 0.0 && p.temperature < std::numeric_limits<double>::infinity(),
             "temperature is out of range");
@@ -72,6 +71,36 @@ const SamplingParameters* records(const View& v) {
     require(p.min_p >= 0.0 && p.min_p <= 1.0, "min_p is out of range");
   }
   return out;
+}
+
+const SamplingParameters* records(const View& v) {
+  const auto bytes = dense<uint8_t, 2>(v, "parameters");
+  require(bytes.shape[1] == sizeof(SamplingParameters), "parameters: records of another size");
+  return records(bytes.data, bytes.shape[0]);
+}
+
+// choose() with everything but the logits in arrays of the host.
+void call_draw(View logits, nb::handle parameters, nb::handle positions, nb::object rows, nb::handle tokens,
+               nb::handle finite) {
+  const auto x = matrix<const float>(logits, "logits");
+  const HostArray<uint8_t> packed(parameters, "parameters", 1);
+  const HostArray<int64_t> where(positions, "positions", 1), ids(tokens, "tokens", 1, true);
+  const HostArray<bool> usable(finite, "finite", 1, true);
+  std::optional<HostArray<int64_t>> which;
+  if (!rows.is_none()) which.emplace(rows, "rows", 1);
+  const int64_t count = which.has_value() ? which->size() : x.count;
+  require(packed.size() == count * static_cast<int64_t>(sizeof(SamplingParameters)),
+          "parameters: one record a row is allowed");
+  require(where.size() == count && ids.size() == count && usable.size() == count,
+          "positions, tokens and finite must have one element a row");
+  for (int64_t i = 0; i < count; ++i) {
+    require(where.data()[i] >= 0, "positions must not be negative");
+    require(!which.has_value() || (which->data()[i] >= 0 && which->data()[i] < x.count), "rows out of range");
+  }
+  const SamplingParameters* given = records(packed.data(), count);
+  nb::gil_scoped_release release;
+  choose(x, which.has_value() ? which->data() : nullptr, count, given, where.data(), ids.data(),
+         usable.data());
 }
 
 void bind_logprobs(nb::module_& m) {
@@ -165,6 +194,8 @@ void bind_draws(nb::module_& m) {
     nb::gil_scoped_release release;
     philox(keys, where, purpose, y);
   });
+  m.def("draw", &call_draw, nb::arg("logits"), nb::arg("parameters"), nb::arg("positions"),
+        nb::arg("rows").none(), nb::arg("tokens"), nb::arg("finite"));
   m.def(
       "choose",
       [](View logits, View parameters, View positions, std::optional<View> rows, View tokens, View finite) {

@@ -24,6 +24,7 @@ from typing import cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from di_kernels.dispatch import kernel
@@ -244,6 +245,32 @@ def choose(
     check_shape("positions", positions, count)
     chosen = kernel("sampling", "choose", logits)(logits, parameters, positions, rows)
     return cast("tuple[Tensor, Tensor]", chosen)
+
+
+def draw(
+    logits: Tensor,
+    parameters: bytes | bytearray,
+    positions: NDArray[np.int64],
+    rows: NDArray[np.int64] | None = None,
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """:func:`choose` with everything but the logits in memory of the host, where the engine has it.
+
+    A step makes no tensor for it: after a step through large weights, what a tensor operation needs is in no cache.
+
+    Args:
+        logits: float32 ``[rows, vocab]``.
+        parameters: ``count`` records of ``PARAMETERS`` as bytes.
+        positions: int64 ``[count]``.
+        rows: int64 ``[count]``, or None: all, in order.
+
+    Returns:
+        Columns int64 ``[count]`` and bool ``[count]``, as of :func:`choose`.
+
+    Raises:
+        ValueError: sizes do not agree, or a value is out of its range; TypeError for another element type.
+    """
+    drawn = kernel("sampling", "draw", logits)(logits, parameters, positions, rows)
+    return cast("tuple[NDArray[np.int64], NDArray[np.bool_]]", drawn)
 
 
 def pack_parameters(

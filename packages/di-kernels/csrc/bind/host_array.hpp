@@ -1,4 +1,4 @@
-// Arrays of int32 or int64 that a call reads: NumPy arrays, or anything else with a buffer, and CPU tensors.
+// Dense arrays of the host: NumPy arrays, or anything else with a buffer, and CPU tensors.
 #pragma once
 
 #include <cstring>
@@ -10,16 +10,25 @@
 namespace di::bind {
 
 template <class T>
-class Ints {
+constexpr const char* kBufferFormats = "ilq";  // of integers; their size says which
+template <>
+inline constexpr const char* kBufferFormats<bool> = "?";
+template <>
+inline constexpr const char* kBufferFormats<uint8_t> = "B";
+
+template <class T>
+class HostArray {
  public:
-  // Borrows `object`, dense and of the given rank; construct and destroy it under the interpreter lock.
-  Ints(nb::handle object, const char* name, int rank) {
+  // Borrows `object`, dense and of the given rank; construct and destroy it under the interpreter lock. Only
+  // what is borrowed as writable may be written to.
+  HostArray(nb::handle object, const char* name, int rank, bool writable = false) {
     if (PyObject_CheckBuffer(object.ptr()) != 0) {
-      if (PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_ND | PyBUF_FORMAT) != 0) nb::raise_python_error();
+      const int flags = PyBUF_ND | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
+      if (PyObject_GetBuffer(object.ptr(), &buffer_, flags) != 0) nb::raise_python_error();
       held_ = true;
       const char* format = buffer_.format == nullptr ? "B" : buffer_.format;
-      const bool integer = std::strlen(format) == 1 && std::strchr("ilq", format[0]) != nullptr;
-      if (!integer || buffer_.itemsize != sizeof(T)) refuse_type(name);
+      const bool known = std::strlen(format) == 1 && std::strchr(kBufferFormats<T>, format[0]) != nullptr;
+      if (!known || buffer_.itemsize != sizeof(T)) refuse_type(name);
       if (buffer_.ndim != rank) refuse_rank(name, buffer_.ndim, rank);
       take(static_cast<const T*>(buffer_.buf), buffer_.shape, rank);
       return;
@@ -35,11 +44,13 @@ class Ints {
       take(array.data, array.shape.data(), 2);
     }
   }
-  ~Ints() { release(); }
-  Ints(const Ints&) = delete;
-  Ints& operator=(const Ints&) = delete;
+  ~HostArray() { release(); }
+  HostArray(const HostArray&) = delete;
+  HostArray& operator=(const HostArray&) = delete;
 
   std::span<const T> values() const { return values_; }
+  T* data() const { return const_cast<T*>(values_.data()); }
+  int64_t size() const { return static_cast<int64_t>(values_.size()); }
   int64_t columns() const { return columns_; }  // size of the last dimension
 
  private:
