@@ -49,7 +49,7 @@ def test_it_fits_its_size_and_is_inspected(nano: Path, capsys: pytest.CaptureFix
 
 
 def test_equal_bits_under_every_schedule(nano: Path) -> None:
-    report = EqualityCheck(nano, seed=1).run(8)
+    report = EqualityCheck(nano, seed=2).run(8)
     assert report.difference is None
     assert report.coverage.absent == ()
 
