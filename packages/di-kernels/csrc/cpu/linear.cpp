@@ -48,27 +48,6 @@ Codes packed_codes(const Weight& weight, int64_t group, int64_t begin, int64_t c
   return {scratch.codes[slot], scratch.scales[slot]};
 }
 
-// Asks for blocks' share of the group that comes next, in the order in which it lies in memory: 16 rows that
-// are read side by side would reach memory as 16 slow streams.
-void prefetch_stored(const Weight& weight, int64_t group, int64_t begin, int64_t count) {
-  const int64_t first = group * kGroupRows, rows = std::min(kGroupRows, weight.n - first);
-  if (rows <= 0) return;
-  const int64_t lines = (words_of_block(weight.format) * 4 * blocks_of(weight.k) + 63) / 64;
-  const int64_t blocks = blocks_of(weight.k);
-  const int64_t last = rows * lines * (begin + count) / blocks;
-  for (int64_t i = rows * lines * begin / blocks; i < last; ++i) {
-    __builtin_prefetch(weight.data + (first + i / lines) * weight.row_bytes + i % lines * 64, 0, 2);
-  }
-}
-
-// The same for packed blocks, which lie in one piece.
-void prefetch_packed(const Weight& weight, int64_t group, int64_t begin, int64_t count) {
-  const int64_t bytes = block_bytes(weight.format);
-  const uint8_t* base = weight.data + group * group_bytes(weight.format, weight.k);
-  base += scale_bytes(weight.format, weight.k) + begin * bytes;
-  for (int64_t i = 0; i < count * bytes; i += 64) __builtin_prefetch(base + i, 0, 2);
-}
-
 // Asks for the scales of the group that comes next, as the kernel does for its codes.
 void prefetch_scales(const Weight& weight, int64_t group) {
   const int64_t rows =
@@ -108,14 +87,31 @@ void multiply_few(const Weight& weight, int64_t group, const BlockedRows& x, flo
                             static_cast<const uint16_t*>(x.data), x.rows, x.rows, totals);
 }
 
+// What is read after blocks begin..begin+count-1: of a packed weight its next blocks, of one as stored their
+// share of the groups that come next, in the order in which these lie in memory, for 16 rows that are read
+// side by side would reach memory as 16 slow streams.
+void look_ahead(const Weight& weight, int64_t group, int64_t groups, int64_t begin, int64_t count,
+                Decoded* tile) {
+  const int64_t row_block = words_of_block(weight.format) * 4;
+  if (weight.packed) {
+    const int64_t bytes = count * block_bytes(weight.format);
+    tile->next = packed_codes(weight, group, begin, count, 0).codes + bytes;
+    tile->next_bytes = bytes;
+  } else {
+    tile->next =
+        weight.data + (group + groups) * kGroupRows * weight.row_bytes + begin * row_block * kGroupRows;
+    tile->next_bytes = (group + groups) * kGroupRows < weight.n ? count * row_block * kGroupRows : 0;
+  }
+}
+
 // Decoded values are where the codes are when the format needs no decoding.
 Decoded decoded(const Weight& weight, const Codes& w, int64_t count, bool wide, int64_t slot) {
   const bool plain = weight.format == (wide ? WeightFormat::float32 : WeightFormat::bfloat16);
-  if (plain) return {w.codes, nullptr};
+  if (plain) return {w.codes, nullptr, nullptr, 0};
   const auto& simd = linear_simd::active();
   (wide ? simd.decode_wide : simd.decode_narrow)(weight.format, w.codes, w.scales, count,
                                                  scratch.values[slot], scratch.factors[slot]);
-  return {scratch.values[slot], scratch.factors[slot]};
+  return {scratch.values[slot], scratch.factors[slot], nullptr, 0};
 }
 
 void multiply_many(const Weight& weight, int64_t group, int64_t groups, const BlockedRows& x, float* totals) {
@@ -126,12 +122,8 @@ void multiply_many(const Weight& weight, int64_t group, int64_t groups, const Bl
     const int64_t count = std::min(step, blocks - b);
     Decoded tile[kTileGroups];
     for (int64_t g = 0; g < groups; ++g) {
-      if (weight.packed) {
-        prefetch_packed(weight, group + g, b + count, count);
-      } else {
-        prefetch_stored(weight, group + groups + g, b, count);
-      }
       tile[g] = decoded(weight, packed_codes(weight, group + g, b, count, g), count, x.wide, g);
+      look_ahead(weight, group + g, groups, b, count, &tile[g]);
     }
     const int64_t offset = b * x.rows * kBlock;
     if (x.wide) {

@@ -11,7 +11,7 @@ using namespace simd::DI_ISA;
 // As many sums as the registers hold: the dot product has a latency of about six cycles, two begin in each.
 // Up to kSideRows rows of MXFP4, whose sums the decoding would wait for, take two blocks side by side.
 #if defined(DI_AVX512)
-constexpr int kFewRows = 8, kSideRows = 2, kNarrowRows = 12, kWideRows = 12, kGroups = 2;
+constexpr int kFewRows = 8, kSideRows = 2, kNarrowRows = 8, kWideRows = 12, kGroups = 2;
 #else
 constexpr int kFewRows = 2, kSideRows = 0, kNarrowRows = 3, kWideRows = 3, kGroups = 1;
 #endif
@@ -269,6 +269,12 @@ DI_INLINE void product(const Decoded* decoded, int64_t groups, int64_t blocks, c
   for (int64_t t = 0; t < tiles; ++t) {
     const int64_t begin = rows * t / tiles, count = rows * (t + 1) / tiles - begin;
     const T* first = x + 32 * begin;
+    for (int64_t g = 0; g < groups; ++g) {
+      const int64_t bytes = decoded[g].next_bytes;
+      for (int64_t i = bytes * t / tiles; i < bytes * (t + 1) / tiles; i += 64) {
+        __builtin_prefetch(decoded[g].next + i, 0, 2);
+      }
+    }
     for (int64_t g = 0; g < groups;) {
       float* out = totals + 16 * begin + stride * g;
       if (kGroups == 2 && g + 2 <= groups) {

@@ -12,10 +12,13 @@ namespace di::linear_simd {
 constexpr int64_t kTileGroups = 2;  // groups that share the loads of the inputs
 
 // Decoded blocks of a group, for many rows. Narrow: bfloat16 pairs [block][16][16 rows]; wide: float32
-// [block][32][16 rows]. scale: float32 [block][16 rows], null where all are 1.
+// [block][32][16 rows]. scale: float32 [block][16 rows], null where all are 1. The bytes at `next` are asked
+// for while the product is computed, a few at a time: many at once would be waited for.
 struct Decoded {
   const void* values;
   const float* scale;
+  const uint8_t* next;
+  int64_t next_bytes;
 };
 
 struct Table {
