@@ -241,6 +241,19 @@ def test_selection_of_few_entries(device: str, kind: Hostile, dtype: torch.dtype
         assert_same_bits(blocks, candidate_blocks(scores, visible, 8, 2))
 
 
+@pytest.mark.parametrize("rows", [8, 20, 41, 70])
+def test_selection_does_not_depend_on_how_columns_are_shared_among_threads(device: str, rows: int) -> None:
+    q, weights, pages, visible = large_case(torch.bfloat16, rows)
+    results = []
+    for count in (1, 5):
+        with threads(count):
+            results.append(select_entries(q, weights, pages, visible, 50, top_blocks=9, block_size=8))
+    for one, many in zip(*results, strict=True):
+        assert one is not None
+        assert many is not None
+        assert_same_bits(one, many)
+
+
 def test_selection_equals_the_reference(device: str) -> None:
     q, weights, pages, visible = case(Hostile.TIES, torch.bfloat16)
     for candidates, top in ((None, 2), (int32(0, 2, 3, -1).repeat(5, 1), None)):

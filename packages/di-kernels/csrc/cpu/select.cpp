@@ -200,8 +200,10 @@ void select_entries(const IndexShape& shape, const T* q, const T* weights, const
   const Selection<T> selection(shape, q, weights, pages, choice, columns);
   const int64_t groups = ceil_div(shape.rows, kRows), threads = num_threads();
   const int64_t unit = choice.blocks != nullptr ? std::lcm(kColumns, choice.block_size) : kColumns;
-  // Few rows: a thread takes a part of their columns, else whole rows.
-  const Split split{groups < 2 * threads ? threads : 1, unit};
+  // Few rows: a thread takes a part of their columns, else whole rows. No more parts than keep all threads
+  // busy: each of each row holds a list of its own.
+  const int64_t busy = ceil_div(2 * threads, std::max<int64_t>(groups, 1));
+  const Split split{groups < 2 * threads ? std::min(threads, busy) : 1, unit};
   const int64_t items = groups * split.parts;
   if (split.parts > 1) shared.resize(std::max(shared.size(), static_cast<size_t>(shape.rows * split.parts)));
   Part* const all = shared.data();
