@@ -17,12 +17,13 @@ from di_kernels import instruction_set, instruction_sets, set_instruction_set, s
 from di_kernels.ops.linear import LinearWeight
 from di_kernels.ops.moe import ExpertWeights
 from di_kernels.packing import pack, pack_experts
+from di_kernels.plan import ModelPlan
 from di_model.batch import build_batch
 from di_model.cache_spec import cache_spec
 from di_model.checkpoint import Checkpoint, load_checkpoint
 from di_model.engram_tables import derive_engram
 from di_model.model import Model, StepOutput
-from di_model.native import NativeModel
+from di_model.native import NativeModel, model_part
 from di_model.numerics import Numerics
 from di_model.parts import ALL_PARTS, EntrySelection, Parts
 from di_model.testing import tiny_config, write_checkpoint
@@ -280,6 +281,16 @@ def test_a_bad_step_writes_nothing(
     assert torch.equal(sequences.pool.slots, before[1])
 
 
+def test_too_few_columns_for_the_window_write_nothing(tiny: Checkpoint) -> None:
+    sequences = Sequences(built(tiny), native=True)
+    sequences.step({0: 9})
+    before = sequences.pool.blocks.clone(), sequences.pool.slots.clone()
+    with pytest.raises(IndexError, match="number of window keys of row 0 is 8; allowed: 0 to 7"):
+        sequences.step({0: 1}, window_columns=7)
+    assert torch.equal(sequences.pool.blocks, before[0])
+    assert torch.equal(sequences.pool.slots, before[1])
+
+
 def test_logits_of_all_rows_and_of_some(tiny: Checkpoint) -> None:
     sequences = Sequences(built(tiny), native=True)
     output, _ = sequences.step({0: 7, 1: 4})
@@ -316,3 +327,27 @@ def test_a_weight_of_another_shape_is_named(tiny: Checkpoint) -> None:
     model = built(replace(tiny, weights=replace(tiny.weights, layers=tuple(layers))))
     with pytest.raises(ValueError, match=r"spec.layers\[2\].attention.wq_b.weight has a dimension of 3"):
         Sequences(model, native=True)
+
+
+@pytest.mark.parametrize("name", ["index_keys", "indexer"])
+def test_index_vectors_narrower_than_the_rope_table_are_refused(tiny: Checkpoint, name: str) -> None:
+    part = model_part(built(tiny))
+    layers = list(part.layers)
+    place = 4 if name == "indexer" else 3
+    attention = layers[place].attention
+    wide = replace(attention, window=replace(attention.window, rope=torch.zeros(65, 32)))
+    keys, indexer = attention.index_keys, attention.indexer
+    if name == "index_keys":
+        assert keys is not None
+        weight = LinearWeight.dense(torch.zeros(16, 32, dtype=torch.bfloat16))
+        wide = replace(wide, index_keys=replace(keys, wk=weight, norm=torch.ones(16)), indexer=None)
+    else:
+        assert indexer is not None
+        wq_b = replace(
+            indexer.wq_b,
+            weight=LinearWeight.dense(torch.zeros(indexer.heads * 16, indexer.wq_b.weight.shape[1])),
+        )
+        wide = replace(wide, indexer=replace(indexer, dim=16, wq_b=wq_b))
+    layers[place] = replace(layers[place], attention=wide)
+    with pytest.raises(ValueError, match=rf"attention.{name} is narrower than the rope table"):
+        ModelPlan(replace(part, layers=tuple(layers)))

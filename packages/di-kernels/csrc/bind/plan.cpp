@@ -186,9 +186,16 @@ AttentionPlan attention_of(const Fields& f, const Fields& model, int64_t dim) {
   if (a.ratio == 0) f.refuse("kv_layer", "is given for a layer of ratio 0");
   a.kv_layer = f.integer("kv_layer", 0, kMost);
   if (f.has("compressor")) a.compressor = compressor_of(f.child("compressor"), a.ratio, head_dim, dim, eps);
-  if (f.has("index_keys")) a.index_keys = index_keys_of(f.child("index_keys"), a.ratio, head_dim, eps);
+  const auto require_rope = [&](const char* name, int64_t width) {
+    if (a.window.rope.dim > width) f.refuse(name, "is narrower than the rope table");
+  };
+  if (f.has("index_keys")) {
+    a.index_keys = index_keys_of(f.child("index_keys"), a.ratio, head_dim, eps);
+    require_rope("index_keys", a.index_keys->wk.n);
+  }
   if (f.has("indexer")) {
     a.indexer = indexer_of(f.child("indexer"), a.ratio, a.wq_a.weight.n, dim);
+    require_rope("indexer", a.indexer->dim);
     a.q_norm.quantize |= a.indexer->wq_b.quantize;
   }
   return a;
@@ -376,7 +383,7 @@ struct CachedPlan {
     require(out.shape[0] == count && out.shape[1] == bound.plan.dim(), "hidden must be [rows, dim]");
     T* feature_rows = nullptr;
     require(features.has_value() || !bound.plan.draft, "features are missing");
-    if (features.has_value()) {
+    if (features.has_value() && bound.plan.draft) {
       const auto array = dense<T, 2>(*features, "features");
       require(array.shape[0] == count && array.shape[1] == bound.plan.feature_row(),
               "features must be [rows, targets * dim]");

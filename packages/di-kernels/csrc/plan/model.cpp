@@ -79,6 +79,9 @@ void ModelPlan::run(const StepInput& input, const CacheViews& cache, int64_t win
   rows_.build(input, cache.sizes);
   require_range("end of the positions", 0, rows_.end, 0, positions() + 1);
   const int64_t rows = rows_.rows;
+  for (int64_t r = 0; r < rows && entry_dim > 0; ++r) {  // entries come behind the columns of the window
+    require_range("number of window keys", r, rows_.window_end[r] - rows_.begin[r], 0, window_columns + 1);
+  }
   if (rows == 0) return;
   work_.reset();
   T* embedded = work_.take<T>(rows * dim());
