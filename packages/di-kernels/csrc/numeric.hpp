@@ -49,11 +49,4 @@ void narrow(const float* x, int64_t n, T* out) {
   for (int64_t i = 0; i < n; ++i) out[i] = from_float<T>(x[i]);
 }
 
-// UE8M0 scale byte: 2^(b-127); 255 is NaN.
-inline float ue8m0_to_float(uint8_t b) {
-  if (b == 0) return std::bit_cast<float>(uint32_t{0x00400000u});
-  if (b == 255) return std::bit_cast<float>(uint32_t{0x7fc00000u});
-  return std::bit_cast<float>(uint32_t{b} << 23);
-}
-
 }  // namespace di

@@ -5,15 +5,10 @@
 #include <vector>
 
 #include "cpu/formats.hpp"
-#include "cpu/reduce.hpp"
 #include "parallel.hpp"
 #include "simd/linear.hpp"
 
 namespace di {
-
-DI_MULTIVERSION
-float dot_product(const float* a, const float* b, int64_t n) { return dot(a, b, n); }
-
 namespace {
 
 using linear_simd::Decoded;

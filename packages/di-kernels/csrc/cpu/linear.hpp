@@ -14,9 +14,6 @@
 
 namespace di {
 
-// Dot product in the order of reduce.hpp, compiled for the instruction set of the machine.
-float dot_product(const float* a, const float* b, int64_t n);
-
 // Inputs of a product: block b of row m at (b * rows + m) * 32; bfloat16, or float32 where wide.
 struct BlockedRows {
   const void* data;

@@ -2,85 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
 
-#include "cpu/formats.hpp"
 #include "parallel.hpp"
 #include "simd/pack.hpp"
 
 namespace di {
-namespace {
-
-const uint8_t* group_of_row(const Weight& weight, int64_t n) {
-  return weight.data + n / kGroupRows * group_bytes(weight.format, weight.k);
-}
-
-// Codes or values, and scale bytes, of one row of a packed weight as the checkpoint stores them.
-void unpack_row(const Weight& weight, int64_t n, uint8_t* row, uint8_t* scale) {
-  const int64_t words = blocks_of(weight.k) * words_of_block(weight.format);
-  const int64_t row_bytes = weight.format == WeightFormat::float32    ? weight.k * 4
-                            : weight.format == WeightFormat::bfloat16 ? weight.k * 2
-                            : weight.format == WeightFormat::fp8      ? weight.k
-                                                                      : weight.k / 2;
-  const uint8_t* group = group_of_row(weight, n);
-  const uint8_t* first = group + scale_bytes(weight.format, weight.k);
-  for (int64_t w = 0; w < words; ++w) {
-    auto word = load_unaligned<uint32_t>(first, w * kGroupRows + n % kGroupRows);
-    if (weight.format == WeightFormat::fp8 || weight.format == WeightFormat::mxfp4) {
-      const uint32_t crossed = (word ^ (word >> 8)) & 0x0000ff00u;
-      word ^= crossed ^ (crossed << 8);
-    }
-    if (weight.format == WeightFormat::mxfp4) {
-      const uint32_t crossed = (word ^ (word >> 4)) & 0x00f000f0u;
-      word ^= crossed ^ (crossed << 4);
-    }
-    const int64_t left = row_bytes - 4 * w;
-    if (left > 0) std::memcpy(row + 4 * w, &word, static_cast<size_t>(std::min<int64_t>(left, 4)));
-  }
-  const int64_t stride = block_scales(weight.format);
-  for (int64_t b = 0; stride > 0 && b < blocks_of(weight.k); ++b) {
-    scale[b] = group[b * stride + (stride > 1 ? n % kGroupRows : 0)];
-  }
-}
-
-// One row as stored to float32.
-void decode_row(WeightFormat format, const uint8_t* row, const uint8_t* scale, int64_t k, float* out) {
-  switch (format) {
-    case WeightFormat::float32:
-      std::memcpy(out, row, static_cast<size_t>(k) * sizeof(float));
-      break;
-    case WeightFormat::bfloat16:
-      for (int64_t i = 0; i < k; ++i) out[i] = to_float(load_unaligned<bf16>(row, i));
-      break;
-    case WeightFormat::fp8:
-      decode_groups(GroupFormat::fp8, row, scale, k, out);
-      break;
-    case WeightFormat::mxfp4:
-      decode_groups(GroupFormat::mxfp4, row, scale, k, out);
-      break;
-  }
-}
-
-}  // namespace
-
-void decode_rows(const Weight& weight, int64_t begin, int64_t count, float* out) {
-  std::vector<uint8_t> row, scale;
-  if (weight.packed) {
-    row.resize(static_cast<size_t>(weight.k) * 4);
-    scale.resize(static_cast<size_t>(blocks_of(weight.k)));
-  }
-  for (int64_t n = begin; n < begin + count; ++n, out += weight.k) {
-    if (weight.packed) {
-      unpack_row(weight, n, row.data(), scale.data());
-      decode_row(weight.format, row.data(), scale.data(), weight.k, out);
-    } else {
-      const int64_t scale_row = weight.format == WeightFormat::fp8 ? n / 32 : n;
-      const uint8_t* scales =
-          weight.scale == nullptr ? nullptr : weight.scale + scale_row * weight.scale_row_bytes;
-      decode_row(weight.format, weight.data + n * weight.row_bytes, scales, weight.k, out);
-    }
-  }
-}
 
 const uint8_t* pack_scales(const Weight& weight, int64_t group, int64_t begin, int64_t count,
                            uint8_t* scales) {

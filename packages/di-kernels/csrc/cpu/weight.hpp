@@ -62,9 +62,6 @@ struct Weight {
   bool packed = false;
 };
 
-// Rows begin..begin+count-1 as float32 [count, k].
-void decode_rows(const Weight& weight, int64_t begin, int64_t count, float* out);
-
 // Blocks begin..begin+count-1 of a group of a weight as stored, in the packed layout. `scales` gets the scale
 // bytes of these blocks.
 void pack_blocks(const Weight& weight, int64_t group, int64_t begin, int64_t count, uint8_t* codes,

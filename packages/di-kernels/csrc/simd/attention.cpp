@@ -25,13 +25,6 @@ DI_INLINE f32x16 base_of(f32x16 maximum) {
   return select(maximum == -__builtin_inff(), f32x16{}, maximum);  // -inf - -inf would be NaN
 }
 
-// The nearest bfloat16 number in the upper half of a word; a NaN stays one.
-DI_INLINE u32x16 bf16_bits(f32x16 x) {
-  const u32x16 u = bits(x);
-  const u32x16 nearest = (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
-  return (u32x16)select(x != x, floats(u & 0xffff0000u), floats(nearest)) | ((u32x16)(x != x) & 0x400000u);
-}
-
 DI_INLINE float exp(float x) { return simd::DI_ISA::exp(splat(x))[0]; }
 
 DI_INLINE vf multiply_add(vf acc, vf a, vf b) { return fma(a, b, acc); }
@@ -111,8 +104,8 @@ DI_INLINE void put_weights(const f32x16* p, int64_t heads, float* out) {
   for (int j = 0; j < 4; ++j) store(out + j * heads, p[j]);
 }
 DI_INLINE void put_weights(const f32x16* p, int64_t heads, uint32_t* out) {
-  store(out, bf16_bits(p[0]) >> 16 | bf16_bits(p[1]));
-  store(out + heads, bf16_bits(p[2]) >> 16 | bf16_bits(p[3]));
+  store(out, bits(round_bf16(p[0])) >> 16 | bits(round_bf16(p[1])));
+  store(out + heads, bits(round_bf16(p[2])) >> 16 | bits(round_bf16(p[3])));
 }
 
 template <class T>
