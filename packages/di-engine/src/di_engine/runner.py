@@ -262,11 +262,10 @@ class ModelRunner:
 def _bound(loaded: LoadedModel, cache: CachePool) -> NativeModel | None:
     """The model and its caches as one native object, where that was asked for and computes the same."""
     model = loaded.model
-    if not loaded.native_plan or not isinstance(model, Model) or cache.blocks.device.type != "cpu":
+    if not loaded.native_plan or cache.blocks.device.type != "cpu":
         return None
-    return (
-        NativeModel(model, cache) if type(model) is Model else None
-    )  # a subclass may compute something else
+    # A subclass may compute something else.
+    return NativeModel(model, cache) if type(model) is Model else None
 
 
 def _check_proposal(proposal: object, rows: int, width: int) -> None:
