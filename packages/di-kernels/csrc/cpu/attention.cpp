@@ -36,11 +36,16 @@ struct RowKeys {
 
   RecordFormat format(int64_t i) const { return i < first_entry ? window : entry; }
 
-  // Asks for a record that will be decoded soon: entries lie anywhere in memory.
-  void prefetch(int64_t i, int64_t dim) const {
-    if (i >= static_cast<int64_t>(column.size()) || column[i] == nullptr) return;
-    const int64_t bytes = value_bytes(format(i), dim) + scale_bytes(format(i), dim);
-    for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(column[i] + b);
+  // Asks for the records of some columns, which will be decoded soon: entries lie anywhere in memory.
+  // Inlined, because gcc leaves out calls of a function that does nothing else.
+  [[gnu::always_inline]] void prefetch(int64_t begin, int64_t end, int64_t dim) const {
+    end = std::min(end, static_cast<int64_t>(column.size()));
+    for (int64_t i = begin; i < end; ++i) {
+      if (column[i] == nullptr) continue;
+      const int64_t bytes = value_bytes(format(i), dim) + scale_bytes(format(i), dim);
+      for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(column[i] + b);
+      __builtin_prefetch(column[i] + bytes - 1);
+    }
   }
 };
 
@@ -79,7 +84,7 @@ class RowSoftmax {
       const int64_t count = load(keys, begin, std::min(begin + kPiece, columns));
       if (count == 0) continue;
       any = true;
-      visit(count, scale);
+      visit(count, scale, keys, begin + kPiece);
     }
     if (any) {
       loops_->finish(sum_, maximum_, denominator_, sink, heads_, dim_, out);
@@ -118,7 +123,6 @@ class RowSoftmax {
     const int64_t stride = tiles_ * kTile;
     int64_t count = 0;
     for (int64_t i = begin; i < end; ++i) {
-      keys.prefetch(i + kPiece, dim_);
       if (keys.column[i] == nullptr) continue;
       T* key = keys_ + count++ * stride;
       decode_key(keys.format(i), keys.column[i], dim_, key);
@@ -128,7 +132,8 @@ class RowSoftmax {
     return count;
   }
 
-  void visit(int64_t count, float scale) {
+  // Meanwhile the records of the columns `next`.. are on their way, a few at a time.
+  void visit(int64_t count, float scale, const RowKeys& keys, int64_t next) {
     const int64_t stride = tiles_ * kTile, padded = ceil_div(count, kKeys) * kKeys;
     const auto* words = reinterpret_cast<const Word<T>*>(keys_);
     for (int64_t h = 0; h < lanes_; h += kHeads) {
@@ -137,6 +142,7 @@ class RowSoftmax {
     loops_->fold(logits_, lanes_, count, maximum_, denominator_, rescale_, weights_);
     loops_->values(keys_, stride, padded, tiles_, values_);
     for (int64_t t = 0; t < tiles_; ++t) {
+      keys.prefetch(next + t * kPiece / tiles_, next + (t + 1) * kPiece / tiles_, dim_);
       loops_->accumulate(weights_, lanes_, heads_, values_ + t * (kPiece / kPerWord<T> * kTile),
                          ceil_div(count, kPerWord<T>), rescale_, sum_ + t * heads_ * kTile);
     }
