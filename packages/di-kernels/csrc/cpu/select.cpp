@@ -145,6 +145,9 @@ class Selection {
         int32_t listed[kColumns];
         columns_[r].list(column, n, listed);
         scorer.load(r, 0, listed, n);
+        const int64_t next = std::clamp<int64_t>(columns_[r].scored - column - kColumns, 0, kColumns);
+        columns_[r].list(column + kColumns, next, listed);
+        scorer.prefetch(r, listed, next);
       } else if (pages_.sequence[r] != loaded) {
         loaded = pages_.sequence[r];
         scorer.load(r, column, nullptr, std::min(widest(r, end), stop) - column);
