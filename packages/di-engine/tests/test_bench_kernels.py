@@ -13,10 +13,12 @@ from di_engine.benchmark.measure import (
     Case,
     Least,
     Peer,
+    Reached,
     as_bytes,
     last_level_cache,
     measure,
     pool_members,
+    settle,
     using_threads,
 )
 from di_engine.benchmark.random_weights import RandomBytes
@@ -87,6 +89,15 @@ def test_a_case_is_measured_beside_its_ceilings_and_its_peer() -> None:
     assert reached.of_floor == reached.ceilings.floor(case.work) / reached.seconds
     assert reached.ceilings.read > 1e7
     assert reached.ceilings.dot > 1e7
+
+
+def test_a_run_has_one_dot_peak_and_tells_who_did_not_see_it() -> None:
+    def reached(threads: int, dot: float) -> Reached:
+        return Reached("f", "n", "s", 1, threads, Work(1), 1.0, Ceilings(1.0, dot), 3, None, None, None)
+
+    found = settle([reached(1, 100.0), reached(2, 190.0), reached(1, 90.0), reached(2, 40.0)])
+    assert [each.ceilings.dot for each in found] == [100.0, 190.0, 100.0, 190.0]
+    assert [each.disturbed for each in found] == [False, False, False, True]
 
 
 def test_threads_are_set_and_given_back() -> None:

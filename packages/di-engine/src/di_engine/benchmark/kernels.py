@@ -8,7 +8,7 @@ from di_engine.benchmark.cases.attention import attention_cases
 from di_engine.benchmark.cases.linear import linear_cases
 from di_engine.benchmark.cases.selection import sampling_cases, selection_cases
 from di_engine.benchmark.cases.step import step_cases
-from di_engine.benchmark.measure import Reached, Recipe, measure, using_threads
+from di_engine.benchmark.measure import Reached, Recipe, measure, settle, using_threads
 
 FAMILIES: dict[str, Callable[[], Iterator[Recipe]]] = {
     "linear": linear_cases,
@@ -42,4 +42,4 @@ def measure_kernels(
             with using_threads(count):
                 found.append(measure(case, seconds))
             progress(found[-1])
-    return found
+    return settle(found)

@@ -17,7 +17,7 @@ from di_model.weights import LayerWeights
 from torch import Tensor
 
 from di_engine.benchmark.layer_model import Layout, filled_cache, layers_of, random_layers, step_arrays
-from di_engine.benchmark.measure import Case, Reached, as_bytes, measure, using_threads
+from di_engine.benchmark.measure import Case, Reached, as_bytes, measure, settle, using_threads
 from di_engine.benchmark.model_work import ModelWork, StepShape
 from di_engine.benchmark.release import layers_config
 from di_engine.benchmark.work import Work
@@ -175,4 +175,4 @@ def measure_layers(
                 with using_threads(count):
                     found.append(measure(case, seconds))
                 progress(found[-1])
-    return found
+    return settle(found)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +25,8 @@ Call = Callable[[], object]
 Buffers = tuple[Tensor, ...]
 
 LEAST_ROUNDS = 4
+DISTURBED = 0.85
+"""Of the dot's peak."""
 CEILING_REPEATS = 4
 """Of each ceiling in a round: one that was disturbed every time would make what is compared with it look too good."""
 DOT_ITERATIONS = 400_000
@@ -100,6 +102,8 @@ class Reached:
     peer: str | None
     peer_seconds: float | None
     peer_read: int | None
+    disturbed: bool = False
+    """Whether other work took so much that the dot never ran at its peak while the case was measured."""
 
     @property
     def bandwidth(self) -> float:
@@ -158,6 +162,22 @@ def measure(case: Case, seconds: float) -> Reached:
         peer_seconds=None if case.peer is None else peers.total / len(case.peer.members),
         peer_read=None if case.peer is None else case.peer.read,
     )
+
+
+def settle(found: Sequence[Reached]) -> list[Reached]:
+    """The measurements of a run with the dot peak that its best moment had: a loop in registers has one peak, whatever
+    it stands beside. Where a case saw much less of it, neither its times nor its read rate are to be trusted."""
+    peaks: dict[int, float] = {}
+    for reached in found:
+        peaks[reached.threads] = max(peaks.get(reached.threads, 0.0), reached.ceilings.dot)
+    return [
+        replace(
+            reached,
+            ceilings=replace(reached.ceilings, dot=peaks[reached.threads]),
+            disturbed=reached.ceilings.dot < DISTURBED * peaks[reached.threads],
+        )
+        for reached in found
+    ]
 
 
 class Least:

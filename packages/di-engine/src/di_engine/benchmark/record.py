@@ -31,6 +31,7 @@ def reached_record(reached: Reached) -> dict[str, Any]:
         "bound": "memory" if reached.ceilings.memory_bound(reached.work) else "dot",
         "of_floor": reached.of_floor,
         "rounds": reached.rounds,
+        "disturbed": reached.disturbed,
         "peer": reached.peer,
         "peer_seconds": reached.peer_seconds,
         "peer_read_bytes": reached.peer_read,
