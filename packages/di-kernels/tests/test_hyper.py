@@ -187,6 +187,25 @@ def test_a_nan_row_touches_no_other() -> None:
         assert_same_bits(got[1::2], expected)
 
 
+@pytest.mark.parametrize("isa", instruction_sets())
+def test_nan_bits_of_a_row_are_its_own(isa: str) -> None:
+    """Added to another NaN, that of infinity times zero: which one stays must not depend on the neighbours."""
+    generator = torch.Generator().manual_seed(7)
+    stream = hostile(Hostile.NORMAL, 13, 4, 300)
+    specials = torch.tensor([torch.inf, -torch.inf, torch.nan, -torch.nan, 0.0])
+    where = torch.rand(stream.shape, generator=generator) < 0.1
+    stream = torch.where(where, specials[torch.randint(5, stream.shape, generator=generator)], stream)
+    fn, base, scale = parameters(4, 300)
+    where = torch.rand(fn.shape, generator=generator) < 0.1
+    fn = torch.where(where, specials[torch.randint(5, fn.shape, generator=generator)], fn)
+    with instructions(isa):
+        together = hyper_mixes(stream, fn, base, scale, CONSTANTS)
+        for row in range(len(stream)):
+            alone = hyper_mixes(stream[row : row + 1], fn, base, scale, CONSTANTS)
+            for got, expected in zip(alone, together, strict=True):
+                assert torch.equal(got.view(torch.int32), expected[row : row + 1].view(torch.int32))
+
+
 def entry(m: int, dim: int) -> HyperEntryWeights:
     return HyperEntryWeights(*parameters(m, dim), hostile(Hostile.NORMAL, dim, dtype=torch.bfloat16, seed=3))
 

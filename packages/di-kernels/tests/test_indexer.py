@@ -254,6 +254,18 @@ def test_selection_does_not_depend_on_how_columns_are_shared_among_threads(devic
         assert_same_bits(one, many)
 
 
+def test_one_block_of_everything_may_be_any_size(device: str) -> None:
+    q, weights, pages, visible = case(Hostile.NORMAL, torch.bfloat16)
+    pages, q, weights, visible = moved(pages, device), q.to(device), weights.to(device), visible.to(device)
+    expected = select_entries(q, weights, pages, visible, 6, top_blocks=1, block_size=32)
+    for size in (2**31 - 1, 2**40, 2**63 - 1):
+        actual = select_entries(q, weights, pages, visible, 6, top_blocks=1, block_size=size)
+        for a, e in zip(actual, expected, strict=True):
+            assert a is not None
+            assert e is not None
+            assert_same_bits(a, e)
+
+
 def test_selection_equals_the_reference(device: str) -> None:
     q, weights, pages, visible = case(Hostile.TIES, torch.bfloat16)
     for candidates, top in ((None, 2), (int32(0, 2, 3, -1).repeat(5, 1), None)):

@@ -46,6 +46,7 @@ def sizes() -> Iterator[tuple[WeightFormat, int, int]]:
             yield from ((form, 1, 64), (form, 17, 96))
     for form in (WeightFormat.FLOAT32, WeightFormat.BFLOAT16):
         yield from ((form, 3, 1), (form, 16, 33), (form, 33, 7))
+        yield from ((form, 0, 32), (form, 17, 0), (form, 0, 0))
 
 
 @pytest.mark.parametrize(("form", "n", "k"), list(sizes()))

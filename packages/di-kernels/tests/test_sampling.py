@@ -240,7 +240,9 @@ BAD_DRAWS = [
     ({"rows": np.array([0, 2])}, ValueError, "rows out of range"),
     ({"rows": np.array([0, -1])}, ValueError, "rows out of range"),
     ({"rows": np.array([0])}, ValueError, "one record a row"),
-    ({"logits": torch.zeros(2, 8, dtype=torch.float64)}, TypeError, "logits must have dtype float32"),
+    ({"logits": torch.zeros(2, 8, dtype=torch.float64)}, TypeError, "logits has dtype torch.float64"),
+    ({"logits": torch.zeros(2, 0)}, ValueError, "logits has 0 columns"),
+    ({"logits": torch.zeros(2)}, ValueError, "logits has shape"),
 ]
 
 

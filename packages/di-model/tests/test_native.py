@@ -351,3 +351,16 @@ def test_index_vectors_narrower_than_the_rope_table_are_refused(tiny: Checkpoint
     layers[place] = replace(layers[place], attention=wide)
     with pytest.raises(ValueError, match=rf"attention.{name} is narrower than the rope table"):
         ModelPlan(replace(part, layers=tuple(layers)))
+
+
+def test_index_queries_must_hold_whole_groups(tiny: Checkpoint) -> None:
+    part = model_part(built(tiny))
+    layers = list(part.layers)
+    attention = layers[4].attention
+    indexer = attention.indexer
+    assert indexer is not None
+    weight = LinearWeight.dense(torch.zeros(indexer.heads * 16, indexer.wq_b.weight.shape[1]))
+    narrow = replace(indexer, dim=16, wq_b=replace(indexer.wq_b, weight=weight))
+    layers[4] = replace(layers[4], attention=replace(attention, indexer=narrow))
+    with pytest.raises(ValueError, match=r"attention.indexer must hold whole groups of 32"):
+        ModelPlan(replace(part, layers=tuple(layers)))

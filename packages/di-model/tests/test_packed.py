@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -135,6 +137,48 @@ def test_a_damaged_file_is_written_anew(checkpoint: Checkpoint, cache: Path, dam
     path.write_bytes(bad)
     assert_same_matrices(lay_out(checkpoint, WeightLayout.PACKED, cache), checkpoint.weights)
     assert path.read_bytes() == good
+
+
+def test_what_a_killed_writer_left_is_removed(checkpoint: Checkpoint, cache: Path) -> None:
+    script = (
+        "import os, signal, sys; from pathlib import Path; from di_model import packed, packed_file;"
+        "from di_model.checkpoint import load_checkpoint;"
+        "packed_file.pack = lambda *_: os.kill(os.getpid(), signal.SIGKILL);"
+        "packed.lay_out(load_checkpoint(sys.argv[1]), packed.WeightLayout.PACKED, Path(sys.argv[2]))"
+    )
+    command = [sys.executable, "-c", script, str(checkpoint.path), str(cache)]
+    assert subprocess.run(command, timeout=120).returncode == -signal.SIGKILL
+    assert [name.endswith(".part") for name in files(cache)] == [True, False]
+    assert_same_matrices(lay_out(checkpoint, WeightLayout.PACKED, cache), checkpoint.weights)
+    assert files(cache) == sorted([the_file(cache).name, "digests.json"])
+
+
+def test_a_shard_that_was_changed_in_place_is_read_again(checkpoint: Checkpoint, cache: Path) -> None:
+    lay_out(checkpoint, WeightLayout.PACKED, cache)
+    shard = max(checkpoint.path.glob("*.safetensors"), key=lambda path: path.stat().st_size)
+    before, data = shard.stat(), bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    with shard.open("r+b") as file:
+        file.write(data)
+    os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (shard.stat().st_ino, shard.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    changed = load_checkpoint(checkpoint.path)
+    assert_same_matrices(lay_out(changed, WeightLayout.PACKED, cache), changed.weights)
+    assert len(list(cache.glob("*.packed"))) == 2
+
+
+def test_a_file_is_used_where_nothing_can_be_written(
+    checkpoint: Checkpoint, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay_out(checkpoint, WeightLayout.PACKED, cache)
+    (cache / "digests.json").write_text("[" * 100_000, encoding="utf-8")  # deeper than Python reads
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    moved = load_checkpoint(shutil.copytree(checkpoint.path, tmp_path / "moved"))
+    assert_same_matrices(lay_out(moved, WeightLayout.PACKED, cache), moved.weights)
 
 
 @pytest.mark.parametrize("failing", ["posix_fallocate", "fsync", "replace"])

@@ -2,6 +2,8 @@
 
 #include <nanobind/stl/optional.h>
 
+#include <algorithm>
+
 #include "bind/items.hpp"
 #include "bind/records.hpp"
 #include "cpu/select.hpp"
@@ -81,7 +83,9 @@ void call_select(const View& q, const View& weights, const nb::tuple& pages, con
   require(s.shape[1] >= 1 && block_size >= 1, "select_entries: topk and block_size must be positive");
   require(!candidates.has_value() || !blocks.has_value(),
           "select_entries: blocks are chosen among all entries, not among candidates");
-  EntryChoice choice{v.data, s.shape[1], s.data, nullptr, 0, block_size, nullptr, 0};
+  // Entries are int32 numbers: all of them are in one block of 2^31.
+  const int64_t size = std::min(block_size, int64_t{1} << 31);
+  EntryChoice choice{v.data, s.shape[1], s.data, nullptr, 0, size, nullptr, 0};
   if (candidates.has_value()) {
     const auto c = dense<int32_t, 2>(*candidates, "candidates");
     require(c.shape[0] == shape.rows, "select_entries: candidates must have one row a query");

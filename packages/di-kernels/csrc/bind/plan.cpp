@@ -196,6 +196,9 @@ AttentionPlan attention_of(const Fields& f, const Fields& model, int64_t dim) {
   if (f.has("indexer")) {
     a.indexer = indexer_of(f.child("indexer"), a.ratio, a.wq_a.weight.n, dim);
     require_rope("indexer", a.indexer->dim);
+    if (model.value<bool>("bfloat16") && a.indexer->dim % 32 != 0) {
+      f.refuse("indexer", "must hold whole groups of 32");
+    }
     a.q_norm.quantize |= a.indexer->wq_b.quantize;
   }
   return a;

@@ -76,7 +76,8 @@ void project_rows(const T* x, int64_t k, const uint8_t* fn, int64_t fn_row_bytes
           const float w = load_bytes(fn + (first + j) * fn_row_bytes, i, Part{1})[0];
           sum = __builtin_fmaf(w, load_row(x + r * k + i, Part{1})[0], sum);
         }
-        z[r * z_stride + first + j] = sum;
+        // One NaN: which of two a sum keeps depends on how many rows the compiler adds side by side.
+        z[r * z_stride + first + j] = sum == sum ? sum : __builtin_nanf("");
       }
     }
   }

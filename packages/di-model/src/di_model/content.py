@@ -23,8 +23,8 @@ def content_digest(checkpoint: Checkpoint, record: Path) -> str:
 
     Args:
         checkpoint: whose files are read.
-        record: file of the digests of shards by path, size, time of change and inode: what has not changed is not read
-            again. An unreadable record is written anew.
+        record: file of the digests of shards by path, size, times of change and inode: what has not changed is not read
+            again. An unreadable record is written anew; one that cannot be written is done without.
     """
     known = _read_record(record)
     found: dict[str, list[object]] = {}
@@ -32,14 +32,15 @@ def content_digest(checkpoint: Checkpoint, record: Path) -> str:
     for shard, tensors in sorted(checkpoint.plan.shards.items()):
         path = (checkpoint.path / shard).resolve()
         status = path.stat()
-        identity: list[object] = [status.st_size, status.st_mtime_ns, status.st_ino]
+        identity: list[object] = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
         entry = known.get(str(path))
         if entry is None or entry[:-1] != identity:
             entry = [*identity, _shard_digest(path, tensors)]
             found[str(path)] = entry
         total.update(f"{entry[-1]}\n".encode())
     if found:
-        _write_record(record, {**known, **found})
+        with contextlib.suppress(OSError):  # a directory that can only be read may hold the file all the same
+            _write_record(record, {**known, **found})
     return total.hexdigest()
 
 
@@ -71,14 +72,14 @@ def _shard_digest(path: Path, tensors: Iterable[PlannedTensor]) -> str:
 def _read_record(record: Path) -> dict[str, list[object]]:
     try:
         entries = json.loads(record.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     if not isinstance(entries, dict):
         return {}
     return {
         name: entry
         for name, entry in entries.items()
-        if isinstance(entry, list) and len(entry) == 4 and isinstance(entry[-1], str)
+        if isinstance(entry, list) and len(entry) == 5 and isinstance(entry[-1], str)
     }
 
 

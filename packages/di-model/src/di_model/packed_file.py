@@ -127,7 +127,12 @@ def _agrees(path: Path, header: Header) -> bool:
 
 
 def _write(path: Path, header: Header, weights: ModelWeights) -> None:
-    """Writes the file under another name and renames it once it is on disk; what fails leaves nothing behind."""
+    """Writes the file under another name and renames it once it is on disk; what fails leaves nothing behind.
+
+    What a killed process has left is removed: call it under the lock.
+    """
+    for left in path.parent.glob(f"{path.stem}.*.part"):
+        left.unlink(missing_ok=True)
     number, name = tempfile.mkstemp(prefix=f"{path.stem}.", suffix=".part", dir=path.parent)
     try:
         with os.fdopen(number, "wb") as file:

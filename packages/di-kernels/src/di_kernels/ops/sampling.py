@@ -269,6 +269,7 @@ def draw(
     Raises:
         ValueError: sizes do not agree, or a value is out of its range; TypeError for another element type.
     """
+    _check_logits(logits)
     drawn = kernel("sampling", "draw", logits)(logits, parameters, positions, rows)
     return cast("tuple[NDArray[np.int64], NDArray[np.bool_]]", drawn)
 

@@ -37,10 +37,10 @@ def unpack(weight: LinearWeight) -> LinearWeight:
     size = blocks * words[weight.format]
     start = weight.data.shape[1] - size * 64
     scale, vectors = weight.data[:, :start], weight.data[:, start:]
-    rows = vectors.reshape(-1, size, 16, 4).transpose(1, 2).reshape(-1, size, 4)[:n]
+    rows = vectors.reshape(-(-n // 16), size, 16, 4).transpose(1, 2).flatten(0, 1)[:n]
     if weight.format in (WeightFormat.FLOAT32, WeightFormat.BFLOAT16):
         dtype = torch.float32 if weight.format is WeightFormat.FLOAT32 else torch.bfloat16
-        return LinearWeight.dense(rows.flatten(1).contiguous().view(dtype)[:, :k].contiguous())
+        return LinearWeight.dense(rows.flatten().view(dtype).view(n, 32 * blocks)[:, :k].contiguous())
     rows = rows[:, :, [0, 2, 1, 3]]
     if weight.format is WeightFormat.FP8:
         return LinearWeight.fp8(rows.flatten(1), scale[::2, :blocks].contiguous())
