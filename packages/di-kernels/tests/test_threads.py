@@ -181,6 +181,11 @@ if len(allowed) > 1:
 assert os.sched_getaffinity(0) == {min(allowed)}
 pin_threads(True)
 pin_threads(False)
+pin_threads(True)  # at once: this thread still is where it was pinned
+assert torch.equal(run(), before)
+if len(allowed) > 1:
+    assert places() == sorted(allowed)[:2], places()
+pin_threads(False)
 assert not threads_are_pinned() and torch.equal(run(), before)
 assert os.sched_getaffinity(0) == allowed
 if len(allowed) > 1:

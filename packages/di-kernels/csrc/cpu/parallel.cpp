@@ -70,6 +70,8 @@ bool threads_are_pinned() { return pinning.load(std::memory_order_relaxed) % 2 =
 
 void pin_threads([[maybe_unused]] bool on) {
 #ifdef DI_HAS_AFFINITY
+  if (threads_are_pinned() == on) return;
+  if (on) place_thread(0);  // what it may run on is asked below: it may still be where it was pinned before
   Processors& all = processors();
   const std::lock_guard lock(all.mutex);
   if (threads_are_pinned() == on) return;
