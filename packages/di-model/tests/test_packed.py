@@ -7,8 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -176,7 +176,7 @@ def test_a_file_is_used_where_nothing_can_be_written(
     def refuse(*_: object, **__: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(content, "whole_file", refuse)
     moved = load_checkpoint(shutil.copytree(checkpoint.path, tmp_path / "moved"))
     assert_same_matrices(lay_out(moved, WeightLayout.PACKED, cache), moved.weights)
 
@@ -236,3 +236,65 @@ def test_processes_that_start_together_write_one_file(checkpoint: Checkpoint, ca
     assert [process.wait(timeout=120) for process in running] == [0, 0]
     assert files(cache) == sorted([the_file(cache).name, "digests.json"])
     assert_same_matrices(lay_out(checkpoint, WeightLayout.PACKED, cache), checkpoint.weights)
+
+
+def replace_shard(checkpoint: Checkpoint) -> Path:
+    """Puts a file of other weights in the place of the largest shard."""
+    shard = max(checkpoint.path.glob("*.safetensors"), key=lambda path: path.stat().st_size)
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    other = shard.with_suffix(".new")
+    other.write_bytes(data)
+    os.replace(other, shard)
+    return shard
+
+
+def test_a_shard_that_was_replaced_after_it_was_mapped_is_refused(
+    checkpoint: Checkpoint, cache: Path
+) -> None:
+    shard = replace_shard(checkpoint)
+    with pytest.raises(PackedFileError, match=f"{shard.name} was replaced or changed"):
+        lay_out(checkpoint, WeightLayout.PACKED, cache)
+    assert files(cache) == []
+    anew = load_checkpoint(checkpoint.path)
+    assert_same_matrices(lay_out(anew, WeightLayout.PACKED, cache), anew.weights)
+
+
+def test_a_shard_that_is_gone_is_named(checkpoint: Checkpoint, cache: Path) -> None:
+    shard = min(checkpoint.path.glob("*.safetensors"))
+    shard.unlink()
+    with pytest.raises(PackedFileError, match=f"{shard.name}: No such file"):
+        lay_out(checkpoint, WeightLayout.PACKED, cache)
+
+
+@pytest.mark.parametrize(("module", "name"), [(content, "read_shard_header"), (packed_file, "pack")])
+def test_a_shard_that_is_replaced_while_it_is_read_leaves_nothing_stored(
+    checkpoint: Checkpoint, cache: Path, module: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, replaced = getattr(module, name), []
+
+    def slow(*arguments: object) -> object:
+        if not replaced:
+            replaced.append(replace_shard(checkpoint))
+        return original(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, slow)
+        with pytest.raises(PackedFileError, match=r"was replaced or changed"):
+            lay_out(checkpoint, WeightLayout.PACKED, cache)
+    assert set(files(cache)) <= {"digests.json"}
+    anew = load_checkpoint(checkpoint.path)
+    assert_same_matrices(lay_out(anew, WeightLayout.PACKED, cache), anew.weights)
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
+def test_the_umask_decides_who_may_read_the_files(
+    checkpoint: Checkpoint, cache: Path, umask: int, mode: int
+) -> None:
+    before = os.umask(umask)
+    try:
+        lay_out(checkpoint, WeightLayout.PACKED, cache)
+    finally:
+        os.umask(before)
+    for path in (the_file(cache), cache / "digests.json"):
+        assert path.stat().st_mode & 0o777 == mode

@@ -7,10 +7,8 @@ spec, section 5.
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import stat
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -21,6 +19,7 @@ from torch import Tensor
 
 from di_model.assemble import assemble
 from di_model.config import ModelConfig
+from di_model.mapped_file import FileIdentity, map_file
 from di_model.plan import (
     PREFIX,
     CheckpointPlan,
@@ -55,12 +54,21 @@ _WIDE_TYPES = {"F32": torch.float32, "BF16": torch.bfloat16}
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """An opened checkpoint. The tensors of ``weights`` are backed by the mapped shard files."""
+    """An opened checkpoint. The tensors of ``weights`` are backed by the mapped shard files.
+
+    ``files`` has the identity of each mapped shard: what lies at its path later may be another file.
+    """
 
     config: ModelConfig
     weights: ModelWeights
     path: Path
     plan: CheckpointPlan
+    files: Mapping[str, FileIdentity]
+
+    def check_files(self) -> None:
+        """Raises FileChangedError, which names it, if a shard is not the file any more that is mapped."""
+        for shard, identity in self.files.items():
+            identity.check(self.path / shard)
 
 
 def load_checkpoint(path: str | Path, *, config: ModelConfig | None = None, draft: bool = True) -> Checkpoint:
@@ -84,8 +92,8 @@ def load_checkpoint(path: str | Path, *, config: ModelConfig | None = None, draf
         raise FileNotFoundError(f"no checkpoint directory at {directory}")
     config = config or ModelConfig.from_file(directory)
     plan = open_plan(directory, config, draft=draft)
-    weights = assemble(config, _map_tensors(directory, plan), draft=draft)
-    return Checkpoint(config, weights, directory, plan)
+    tensors, files = _map_tensors(directory, plan)
+    return Checkpoint(config, assemble(config, tensors, draft=draft), directory, plan, files)
 
 
 def open_plan(directory: Path, config: ModelConfig, *, draft: bool = True) -> CheckpointPlan:
@@ -225,15 +233,16 @@ def _unindexed(
             yield Problem(kind, name, f"in {shard}")
 
 
-def _map_tensors(directory: Path, plan: CheckpointPlan) -> dict[str, Tensor]:
-    """Every planned tensor by canonical name, each shard mapped once."""
+def _map_tensors(directory: Path, plan: CheckpointPlan) -> tuple[dict[str, Tensor], dict[str, FileIdentity]]:
+    """Every planned tensor by canonical name, each shard mapped once, and the identities of the shards."""
     tensors: dict[str, Tensor] = {}
+    files: dict[str, FileIdentity] = {}
     for shard, planned in sorted(plan.shards.items()):
         header = read_shard_header(directory / shard)
         if header.problems:  # the file has changed since it was checked
             raise CheckpointError(str(directory), header.problems)
         try:
-            mapped = map_file(directory / shard)
+            mapped, files[shard] = map_file(directory / shard)
         except OSError as error:
             problem = Problem(ProblemKind.UNREADABLE_SHARD, shard, str(error))
             raise CheckpointError(str(directory), [problem]) from error
@@ -242,21 +251,7 @@ def _map_tensors(directory: Path, plan: CheckpointPlan) -> dict[str, Tensor]:
         for item in planned:
             entry = header.entries[item.stored_name]
             tensors[item.spec.name] = _stored(data[entry.begin : entry.end], item)
-    return tensors
-
-
-def map_file(path: Path) -> Tensor:
-    """All bytes of a file, uint8, in a read-only map.
-
-    The private writable map that ``safetensors`` makes is charged against memory as a whole: Linux then refuses a
-    shard that is larger than the machine's memory, as the two of the Engram tables are (101 GB each).
-    """
-    with path.open("rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    with warnings.catch_warnings():
-        # Torch knows no read-only tensors and says so.
-        warnings.simplefilter("ignore", UserWarning)
-        return torch.frombuffer(mapped, dtype=torch.uint8)
+    return tensors, files
 
 
 def _stored(data: Tensor, item: PlannedTensor) -> Tensor:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from di_model.checkpoint import Checkpoint
+from di_model.mapped_file import FileIdentity
 from di_model.plan import PlannedTensor
 from di_model.shard_header import read_shard_header
 from di_model.tensors import Part
+from di_model.whole_file import whole_file
 
 _CHUNK = 8 << 20
+_ENTRY = len(dataclasses.fields(FileIdentity)) + 1
 
 
 def content_digest(checkpoint: Checkpoint, record: Path) -> str:
@@ -23,19 +25,23 @@ def content_digest(checkpoint: Checkpoint, record: Path) -> str:
 
     Args:
         checkpoint: whose files are read.
-        record: file of the digests of shards by path, size, times of change and inode: what has not changed is not read
-            again. An unreadable record is written anew; one that cannot be written is done without.
+        record: file of the digests of shards by path and :class:`~di_model.mapped_file.FileIdentity`: what has not
+            changed is not read again. An unreadable record is written anew; one that cannot be written is done without.
+
+    Raises:
+        FileChangedError: a shard is not the file any more that ``checkpoint`` has mapped.
     """
     known = _read_record(record)
     found: dict[str, list[object]] = {}
     total = hashlib.sha256()
     for shard, tensors in sorted(checkpoint.plan.shards.items()):
         path = (checkpoint.path / shard).resolve()
-        status = path.stat()
-        identity: list[object] = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+        mapped = checkpoint.files[shard]
+        mapped.check(path)
+        identity = dataclasses.astuple(mapped)
         entry = known.get(str(path))
-        if entry is None or entry[:-1] != identity:
-            entry = [*identity, _shard_digest(path, tensors)]
+        if entry is None or tuple(entry[:-1]) != identity:
+            entry = [*identity, _shard_digest(path, tensors, mapped)]
             found[str(path)] = entry
         total.update(f"{entry[-1]}\n".encode())
     if found:
@@ -44,16 +50,17 @@ def content_digest(checkpoint: Checkpoint, record: Path) -> str:
     return total.hexdigest()
 
 
-def _shard_digest(path: Path, tensors: Iterable[PlannedTensor]) -> str:
+def _shard_digest(path: Path, tensors: Iterable[PlannedTensor], mapped: FileIdentity) -> str:
     """Names, types and bytes of all tensors of one shard but Engram tables, in the order of the names.
 
     All, whether or not the model at hand uses them: the digest is remembered for every model of these files.
     """
-    header = read_shard_header(path)
     tables = {tensor.stored_name for tensor in tensors if tensor.spec.part is Part.ENGRAM_TABLE}
-    start = path.stat().st_size - max(entry.end for entry in header.entries.values())
     digest = hashlib.sha256()
     with path.open("rb") as file:
+        header = read_shard_header(path)
+        mapped.check(path)  # the header is that of the mapped file
+        start = mapped.size - max(entry.end for entry in header.entries.values())
         for name, entry in sorted(header.entries.items()):
             if name in tables:
                 continue
@@ -66,6 +73,7 @@ def _shard_digest(path: Path, tensors: Iterable[PlannedTensor]) -> str:
                     raise OSError(f"{path} ends within {name}")
                 digest.update(chunk)
                 left -= len(chunk)
+        mapped.check(path, file.fileno())  # and so are the bytes
     return digest.hexdigest()
 
 
@@ -79,18 +87,11 @@ def _read_record(record: Path) -> dict[str, list[object]]:
     return {
         name: entry
         for name, entry in entries.items()
-        if isinstance(entry, list) and len(entry) == 5 and isinstance(entry[-1], str)
+        if isinstance(entry, list) and len(entry) == _ENTRY and isinstance(entry[-1], str)
     }
 
 
 def _write_record(record: Path, entries: dict[str, list[object]]) -> None:
     """Replaced as a whole: of two processes that write, one wins, and what is lost is read again."""
-    number, name = tempfile.mkstemp(prefix="digests.", suffix=".part", dir=record.parent)
-    try:
-        with os.fdopen(number, "w", encoding="utf-8") as file:
-            json.dump(entries, file)
-        os.replace(name, record)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
-        raise
+    with whole_file(record) as file:
+        file.write(json.dumps(entries).encode())

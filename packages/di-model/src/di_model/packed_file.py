@@ -2,7 +2,9 @@
 
 Layout: 8 bytes magic, 8 bytes length of the header (little-endian), 32 bytes SHA-256 of the header, the header (JSON),
 zeros up to a page, then the packed matrices at multiples of 64 bytes. The header holds the key, the size of the file
-and every matrix with its place. A file that does not agree with itself or with the checkpoint is written anew.
+and every matrix with its place. A file whose size or header is not what it must be for the checkpoint is written anew.
+The matrices themselves are not read again for damage, which would cost what the file saves: deleting the file makes it
+anew.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ import fcntl
 import hashlib
 import json
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,10 +23,12 @@ import torch
 from di_kernels.ops.linear import LinearWeight
 from di_kernels.packing import LAYOUT_VERSION, allocate, pack, packed_from, packed_shape
 
-from di_model.checkpoint import Checkpoint, map_file
+from di_model.checkpoint import Checkpoint
 from di_model.content import content_digest
+from di_model.mapped_file import map_file
 from di_model.weight_tree import matrices, replace_matrices
 from di_model.weights import ModelWeights
+from di_model.whole_file import whole_file
 
 MAGIC = b"DIPACK\x00\x01"
 _PAGE = 4096
@@ -36,7 +39,8 @@ LOCK_SECONDS = 3600.0
 
 
 class PackedFileError(OSError):
-    """The cache file of packed weights cannot be used: no room, no permission, or another process holds it."""
+    """The cache file of packed weights cannot be used: no room, no permission, another process holds it, or a shard of
+    the checkpoint was replaced after it was opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,7 @@ def packed_file(checkpoint: Checkpoint, directory: Path) -> ModelWeights:
         if not _agrees(path, header):
             with _lock(path.with_suffix(".lock")):
                 if not _agrees(path, header):  # another process may have written it in the meantime
-                    _write(path, header, checkpoint.weights)
+                    _write(path, header, checkpoint)
         return _mapped(path, header, checkpoint.weights)
     except PackedFileError:
         raise
@@ -126,31 +130,25 @@ def _agrees(path: Path, header: Header) -> bool:
         return False
 
 
-def _write(path: Path, header: Header, weights: ModelWeights) -> None:
+def _write(path: Path, header: Header, checkpoint: Checkpoint) -> None:
     """Writes the file under another name and renames it once it is on disk; what fails leaves nothing behind.
 
     What a killed process has left is removed: call it under the lock.
     """
     for left in path.parent.glob(f"{path.stem}.*.part"):
         left.unlink(missing_ok=True)
-    number, name = tempfile.mkstemp(prefix=f"{path.stem}.", suffix=".part", dir=path.parent)
-    try:
-        with os.fdopen(number, "wb") as file:
-            prefix = _prefix(header)
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, len(prefix) + header.size)  # no room: known at once
-            file.write(prefix)
-            memory = allocate(max((place.nbytes for place in header.places), default=0))
-            for place, (_, matrix) in zip(header.places, matrices(weights), strict=True):
-                packed = pack(matrix, memory[: place.nbytes])
-                file.write(packed.data.flatten().numpy().data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
-        raise
+    with whole_file(path) as file:
+        prefix = _prefix(header)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, len(prefix) + header.size)  # no room: known at once
+        file.write(prefix)
+        memory = allocate(max((place.nbytes for place in header.places), default=0))
+        for place, (_, matrix) in zip(header.places, matrices(checkpoint.weights), strict=True):
+            packed = pack(matrix, memory[: place.nbytes])
+            file.write(packed.data.flatten().numpy().data)
+        file.flush()
+        os.fsync(file.fileno())
+        checkpoint.check_files()  # one that was changed in place while it was packed is not what its digest says
     _sync_directory(path.parent)
 
 
@@ -163,7 +161,7 @@ def _sync_directory(directory: Path) -> None:
 
 
 def _mapped(path: Path, header: Header, weights: ModelWeights) -> ModelWeights:
-    data = map_file(path)[len(_prefix(header)) :]
+    data = map_file(path)[0][len(_prefix(header)) :]
     if data.numel() != header.size:
         raise PackedFileError(None, f"{path} has changed while it was opened")
     places = {place.name: place for place in header.places}
