@@ -1,0 +1,269 @@
+#!/usr/bin/env python3
+"""Puts the figures of written records into docs/performance.md.
+
+    di bench kernels --out kernels.json; di bench layer --out layer.json; di bench model --out model.json
+    python benchmarks/tables.py docs/performance.md kernels.json layer.json model.json
+
+Tables stand between ``<!-- NAME -->`` and ``<!-- end -->``; a part whose records are not given stays as it is. Nothing
+in a table is written by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from di_engine.benchmark.model_work import ModelWork, StepShape
+from di_engine.benchmark.prediction import Shares, footprint, predict
+from di_engine.benchmark.release import released_config
+from di_engine.benchmark.work import Ceilings
+
+Result = dict[str, Any]
+CONTEXT = 8192
+MACHINES = ((100, 16), (200, 32), (400, 64), (800, 128))
+"""Read rates in GB/s and cores to predict for."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Rewrite the tables."""
+    parser = argparse.ArgumentParser(description="Put figures into a document.")
+    parser.add_argument("document", type=Path)
+    parser.add_argument("records", type=Path, nargs="+")
+    options = parser.parse_args(arguments)
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in options.records]
+    results = [result for record in records for result in record["results"]]
+    parts = {"machine": machine(records)}
+    for name, families in (
+        ("linear", ("linear",)),
+        ("attention", ("attention", "indexer")),
+        ("sampling", ("top-k", "sampling")),
+        ("step", ("step",)),
+    ):
+        parts[name] = kernels([result for result in results if result["family"] in families])
+    layered = [result for result in results if result["family"] == "layer"]
+    parts["layer"] = layers(layered)
+    parts["model"] = models([result for result in results if result["family"] == "model"])
+    parts["peers"] = peers([result for result in results if result["family"] == "peer"])
+    if {"decode, batch 1", "decode, batch 16", "prefill of 512"} <= {each["size"] for each in layered}:
+        parts["predict"] = predictions(layered)
+    text = options.document.read_text(encoding="utf-8")
+    for name, table in parts.items():
+        if table:
+            text = re.sub(
+                rf"<!-- {name} -->.*?<!-- end -->",
+                f"<!-- {name} -->\n{table}\n<!-- end -->",
+                text,
+                flags=re.S,
+            )
+    options.document.write_text(text, encoding="utf-8")
+    return 0
+
+
+def machine(records: Sequence[dict[str, Any]]) -> str:
+    """What it was measured on, when, and beside how much other work."""
+    first = records[0]["machine"]
+    dates = sorted(record["machine"]["date"] for record in records)
+    loads = [
+        f"{record['benchmark']} {record['foreign_load']['cores']:.1f}"
+        for record in records
+        if record["foreign_load"]
+    ]
+    versions = ", ".join(text for text in first["versions"] if text.split()[0] in ("torch", "Python"))
+    return (
+        f"{first['processor']}: {first['cores']} cores, {first['memory'] / 2**30:.0f} GB, "
+        f"{first['last_level_cache'] >> 20} MB of last-level cache, {first['instruction_set']}, {versions}. "
+        f"Measured {dates[0]} to {dates[-1]} UTC. "
+        f"Cores that other processes kept busy meanwhile: {', '.join(loads)}."
+    )
+
+
+def kernels(results: Sequence[Result]) -> str:
+    """A line a case, one and two threads side by side."""
+    lines = []
+    for name, group in _grouped(results, ("name", "size", "rows")):
+        one = next(iter(group.values()))
+        cells = [*map(str, name), *_both(group, _microseconds)]
+        measured = group.get(1, one)
+        peer = measured["peer"]
+        cells += (
+            [f"{peer}, {1e6 * measured['peer_seconds']:,.0f}", f"{measured['peer_ratio']:.1f}"]
+            if peer
+            else ["", ""]
+        )
+        lines.append(cells)
+    head = [
+        "operation",
+        "size",
+        "rows",
+        "1 thread, µs",
+        "reached",
+        "2 threads, µs",
+        "reached",
+        "peer, µs",
+        "times",
+    ]
+    return _table(head, lines, left=2)
+
+
+def layers(results: Sequence[Result]) -> str:
+    """A line a step and kind of layers."""
+    lines = []
+    for (step, kind), group in _grouped(results, ("size", "name")):
+        one = next(iter(group.values()))
+        counts = [f"{1e-9 * one['read_bytes']:.2f}", f"{1e-9 * one['flops']:.1f}"]
+        lines.append([step, kind, *counts, *_both(group, _milliseconds)])
+    head = ["step", "layers", "GB", "GFLOP", "1 thread, ms", "reached", "2 threads, ms", "reached"]
+    return _table(head, lines, left=2)
+
+
+def models(results: Sequence[Result]) -> str:
+    """A line a step of the engine."""
+    lines = [
+        [
+            *result["name"].split(", "),
+            str(result["sequences"]),
+            str(result["threads"]),
+            _milliseconds(result["seconds"]),
+            f"{result['tokens_per_second']:,.0f}",
+            _reached(result),
+            f"{1e6 * result['outside_seconds']:,.0f}",
+            f"{100 * result['outside_share']:.1f} %",
+        ]
+        for result in results
+    ]
+    head = [
+        "model",
+        "step",
+        "sequences",
+        "threads",
+        "ms",
+        "tokens/s",
+        "reached",
+        "outside kernels, µs",
+        "its share",
+    ]
+    return _table(head, lines, left=2)
+
+
+def peers(results: Sequence[Result]) -> str:
+    """A line a step of another engine."""
+    lines = []
+    for result in results:
+        seconds = result["step"]["minimum"]
+        lines.append(
+            [
+                result["peer"],
+                result["model"],
+                result["name"],
+                str(result["threads"]),
+                _milliseconds(seconds),
+                f"{result['tokens'] / seconds:,.0f}",
+                f"{1e-9 * result['read'] / seconds:.1f}" if result["read"] else "",
+                f"{1e-9 * result['flops'] / seconds:.0f}" if result["flops"] else "",
+                f"{result['ratio']:.2f} times",
+            ]
+        )
+    head = ["peer", "beside", "step", "threads", "ms", "tokens/s", "GB/s", "GFLOP/s", "ours is"]
+    return _table(head, lines, left=3)
+
+
+def predictions(results: Sequence[Result]) -> str:
+    """The released model on larger machines, with the shares that single layers reached on one thread here."""
+    shares = Shares(
+        *(_share(results, step) for step in ("decode, batch 1", "decode, batch 16", "prefill of 512"))
+    )
+    peak = max(result["dot_ceiling"] for result in results if result["threads"] == 1)
+    config = released_config()
+    work, needed = ModelWork(config), footprint(config)
+    one, sixteen = (work.step(StepShape(count, CONTEXT, 1)) for count in (1, 16))
+    lines = []
+    for rate, cores in MACHINES:
+        found = predict(work, Ceilings(1e9 * rate, peak * cores), shares, CONTEXT)
+        speeds = (f"{found.decode_1:.1f}", f"{found.decode_16:.0f}", f"{found.prefill:.0f}")
+        lines.append([str(rate), str(cores), f"{1e-12 * peak * cores:.1f}", *speeds])
+    head = [
+        "read rate, GB/s",
+        "cores",
+        "dot peak, TFLOP/s",
+        "decode, 1 sequence",
+        "decode, 16 sequences",
+        "prefill",
+    ]
+    counts = (
+        f"A token behind {CONTEXT:,} others reads {1e-9 * one.read:.1f} GB and computes {1e-9 * one.flops:.1f} GFLOP; "
+        f"a step of sixteen sequences reads {1e-9 * sixteen.read:.1f} GB, if the router has no preferences. "
+        f"{1e-9 * needed.memory:.0f} GB of weights have to be in memory; the Engram tables "
+        f"({1e-9 * needed.tables:.0f} GB) are read by single rows and may stay on disk."
+    )
+    taken = (
+        "Tokens a second, with the median shares of the layers above on one thread "
+        f"({100 * shares.decode_1:.0f} % at batch 1, {100 * shares.decode_16:.0f} % at batch 16, "
+        f"{100 * shares.prefill:.0f} % in prefill) and {1e-9 * peak:.0f} GFLOP/s a core as here:"
+    )
+    return "\n\n".join([counts, taken, _table(head, lines, left=0)])
+
+
+def _share(results: Sequence[Result], step: str) -> float:
+    """The median over kinds of layers, on one thread."""
+    shares = sorted(
+        each["of_floor"]
+        for each in results
+        if each["size"] == step and each["threads"] == 1 and not each["disturbed"]
+    )
+    return float(shares[len(shares) // 2])
+
+
+def _grouped(
+    results: Iterable[Result], keys: Sequence[str]
+) -> list[tuple[tuple[Any, ...], dict[int, Result]]]:
+    """Results by these fields, and then by the number of threads."""
+    groups: dict[tuple[Any, ...], dict[int, Result]] = {}
+    for result in results:
+        groups.setdefault(tuple(result[key] for key in keys), {})[result["threads"]] = result
+    return list(groups.items())
+
+
+def _both(group: dict[int, Result], time: Any) -> list[str]:
+    cells = []
+    for threads in (1, 2):
+        result = group.get(threads)
+        cells += ["", ""] if result is None else [time(result["seconds"]), _reached(result)]
+    return cells
+
+
+def _reached(result: Result) -> str:
+    """A share of the ceiling that binds; a run that other work disturbed has none."""
+    if result.get("disturbed"):
+        return "disturbed"
+    memory = result["bound"] == "memory"
+    of = (
+        f"{1e-9 * result['read_ceiling']:.0f} GB/s"
+        if memory
+        else f"{1e-9 * result['dot_ceiling']:.0f} GFLOP/s"
+    )
+    return f"{100 * result['of_floor']:.0f} % of {of}"
+
+
+def _microseconds(seconds: float) -> str:
+    return f"{1e6 * seconds:,.1f}" if seconds < 1e-4 else f"{1e6 * seconds:,.0f}"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:,.2f}"
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]], left: int) -> str:
+    """Markdown; the first ``left`` columns are text."""
+    if not lines:
+        return ""
+    rule = ["---" if column < left else "---:" for column in range(len(head))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
