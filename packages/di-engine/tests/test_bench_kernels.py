@@ -62,6 +62,17 @@ def test_each_member_counts_with_its_least_time() -> None:
     assert least.total < 0.03
 
 
+def test_time_that_others_had_is_left_out_of_long_calls_on_one_thread() -> None:
+    def interrupted() -> None:
+        time.sleep(0.05)
+
+    waited, worked = Least([interrupted]), Least([interrupted], alone=True)
+    for least in (waited, worked):
+        least.round()
+    assert waited.total >= 0.05
+    assert worked.total < 0.05
+
+
 def test_a_case_is_measured_beside_its_ceilings_and_its_peer() -> None:
     buffer = torch.zeros(1 << 16, dtype=torch.uint8)
     called = []
