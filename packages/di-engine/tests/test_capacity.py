@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from di_engine import EngineConfig, EngineConfigError
-from di_engine.capacity import CACHE_MEMORY_FRACTION, available_memory, plan_capacity
+from di_engine.capacity import CACHE_MEMORY_FRACTION, available_memory, plan_capacity, plan_weights
+from di_model.checkpoint import load_checkpoint
 from di_model.config import ModelConfig
-from di_model.testing import tiny_config
+from di_model.packed import WeightLayout, copy_bytes, pack_in_memory
+from di_model.testing import tiny_config, write_checkpoint
+from di_model.weight_tree import matrices
 
 PLENTY = 1 << 40
 
@@ -69,3 +73,38 @@ def test_what_does_not_fit_is_refused(values: dict[str, Any], memory: int, field
 
 def test_available_memory_is_that_of_a_machine_that_runs_tests() -> None:
     assert 1 << 24 < available_memory() < 1 << 50
+
+
+@pytest.mark.parametrize("draft", [True, False])
+def test_the_size_of_a_packed_copy_is_known_before_anything_is_loaded(tmp_path: Path, draft: bool) -> None:
+    checkpoint = load_checkpoint(write_checkpoint(tmp_path / "checkpoint", tiny_config()), draft=draft)
+    packed = sum(matrix.nbytes for _, matrix in matrices(pack_in_memory(checkpoint.weights)))
+    for layout in (WeightLayout.PACKED, WeightLayout.AUTO):
+        assert copy_bytes(checkpoint.config, layout, draft=draft) == packed
+    assert copy_bytes(checkpoint.config, WeightLayout.STORED, draft=draft) == 0
+
+
+def test_auto_copies_small_models_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert copy_bytes(model(), WeightLayout.AUTO) > 0
+    for most in (0, 1 << 18):  # below the experts, and between them and all matrices
+        monkeypatch.setattr("di_model.packed.SMALL_BYTES", most)
+        assert copy_bytes(model(), WeightLayout.AUTO) == 0
+        assert copy_bytes(model(), WeightLayout.PACKED) > 0
+
+
+def test_a_packed_copy_in_memory_must_fit() -> None:
+    size = copy_bytes(model(), WeightLayout.PACKED)
+    asked = settings(weight_layout="packed")
+    assert plan_weights(asked, model(), size) == (WeightLayout.PACKED, size)
+    with pytest.raises(EngineConfigError, match=f"takes {size} bytes and {size - 1} are available") as caught:
+        plan_weights(asked, model(), size - 1)
+    assert caught.value.field == "weight_layout"
+    in_a_file = settings(weight_layout="packed", packed_directory="d")
+    assert plan_weights(in_a_file, model(), 0) == (WeightLayout.PACKED, 0)
+    assert plan_weights(settings(weight_layout="stored"), model(), 0) == (WeightLayout.STORED, 0)
+
+
+def test_auto_packs_in_memory_what_leaves_half_of_it() -> None:
+    size = copy_bytes(model(), WeightLayout.AUTO)
+    assert plan_weights(settings(), model(), 2 * size) == (WeightLayout.PACKED, size)
+    assert plan_weights(settings(), model(), 2 * size - 1) == (WeightLayout.STORED, 0)

@@ -107,6 +107,12 @@ def test_unknown_keys_are_named_and_the_known_ones_listed() -> None:
         EngineConfig.from_dict({})
 
 
+def test_a_directory_for_packed_weights_is_not_ignored() -> None:
+    with pytest.raises(EngineConfigError, match="None when weight_layout is STORED") as caught:
+        EngineConfig.from_dict({"model": "m", "weight_layout": "stored", "packed_directory": "d"})
+    assert caught.value.field == "packed_directory"
+
+
 def test_two_ways_to_size_the_pool_exclude_each_other() -> None:
     with pytest.raises(EngineConfigError, match="num_blocks"):
         EngineConfig(model=Path("m"), num_blocks=4, kv_cache_bytes=1 << 20)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any
 import pytest
 import torch
 from di_engine import EngineConfig, EngineConfigError, LLMEngine, SamplingParams, load_model
+from di_kernels import threads_are_pinned
+from di_model.config import ModelConfig
+from di_model.packed import WeightLayout, copy_bytes
 from di_model.testing import tiny_config, write_checkpoint
 from safetensors.torch import load_file, save_file
 
@@ -105,6 +109,23 @@ def test_a_setting_that_does_not_fit_is_found_before_the_weights(broken: Path) -
         load_model(EngineConfig(model=broken, max_model_len=1 << 20))
 
 
+def test_a_packed_copy_in_memory_is_part_of_the_plan(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = copy_bytes(ModelConfig.from_file(checkpoint), WeightLayout.PACKED)
+    blocks = {}
+    for layout, extra in ((WeightLayout.STORED, 0), (WeightLayout.PACKED, 0), (WeightLayout.PACKED, size)):
+        monkeypatch.setattr("di_engine.loading.available_memory", lambda extra=extra: 2 * size + extra)
+        config = EngineConfig(model=checkpoint, max_num_seqs=2, block_size=2, weight_layout=layout)
+        blocks[layout, extra] = load_model(config).capacity.num_blocks
+    assert (
+        blocks[WeightLayout.PACKED, 0] < blocks[WeightLayout.STORED, 0] == blocks[WeightLayout.PACKED, size]
+    )
+    monkeypatch.setattr("di_engine.loading.available_memory", lambda: size - 1)
+    with pytest.raises(EngineConfigError, match="weight_layout"):
+        load_model(EngineConfig(model=checkpoint, max_num_seqs=2, weight_layout=WeightLayout.PACKED))
+
+
 def test_the_tokenizer_may_lie_elsewhere(broken: Path, tmp_path: Path) -> None:
     elsewhere = shutil.move(broken / "tokenizer.json", tmp_path / "tokenizer.json")
     loaded = load_model(EngineConfig(model=broken, tokenizer=elsewhere, max_num_seqs=2))
@@ -123,6 +144,28 @@ def test_the_draft_model_may_stay_out(checkpoint: Path, drain: Any) -> None:
             tokens.append(drain(engine)["a"])
     assert tokens[0] == tokens[1]
     assert [output.error for output in tokens[0]] == [None] * 6
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system has no processor affinity")
+def test_threads_are_pinned_until_the_engine_that_pinned_them_is_closed(checkpoint: Path, drain: Any) -> None:
+    allowed = os.sched_getaffinity(0)
+    config = EngineConfig(model=checkpoint, max_num_seqs=2, pin_threads=True)
+    with LLMEngine(config) as engine:
+        engine.add_request("a", [5, 6, 7], SamplingParams(max_tokens=2))
+        drain(engine)
+        assert threads_are_pinned()
+        assert os.sched_getaffinity(0) == {min(allowed)}
+        with LLMEngine(config):
+            pass
+        assert threads_are_pinned()  # by the first engine
+    assert not threads_are_pinned()
+    assert os.sched_getaffinity(0) == allowed
+
+
+def test_an_engine_that_does_not_start_leaves_no_thread_pinned(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        LLMEngine(EngineConfig(model=tmp_path / "none", pin_threads=True))
+    assert not threads_are_pinned()
 
 
 def test_nan_weights_end_requests_with_an_error(tmp_path: Path, drain: Any) -> None:

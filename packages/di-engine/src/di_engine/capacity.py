@@ -9,6 +9,7 @@ from pathlib import Path
 from di_cache import CacheLayout
 from di_model.cache_spec import cache_spec
 from di_model.config import ModelConfig
+from di_model.packed import WeightLayout, copy_bytes
 from di_scheduler import SchedulerConfig
 
 from di_engine.config import EngineConfig
@@ -18,8 +19,9 @@ DEFAULT_MAX_MODEL_LEN = 4096
 """Sequence length when none is asked for; the released model's own bound would ask for a pool of gigabytes."""
 
 CACHE_MEMORY_FRACTION = 0.5
-"""Share of the available memory that caches may take by default; the rest is for weights, which are memory-mapped and
-count as available until they are read, and for activations."""
+"""Share of the available memory that caches may take by default, after a copy of the weights that is packed in memory.
+The rest is for activations, and for weights as stored or in a packed file: these are memory-mapped and count as
+available until they are read."""
 
 _MIN_BLOCKS = 2  # the null block and one to use
 
@@ -42,13 +44,39 @@ class Capacity:
         return self.num_blocks * self.layout.block_bytes + self.num_slots * self.layout.slot_bytes
 
 
+def plan_weights(config: EngineConfig, model: ModelConfig, available_bytes: int) -> tuple[WeightLayout, int]:
+    """Decide how weights lie and how many bytes of memory that takes for good; mapped weights take none.
+
+    Args:
+        config: settings of the engine. ``AUTO`` packs in memory only what leaves half of it.
+        model: the model to serve.
+        available_bytes: memory that weights and pools may take at most.
+
+    Raises:
+        EngineConfigError: ``weight_layout`` asks for a packed copy in memory that does not fit.
+    """
+    if config.packed_directory is not None:
+        return config.weight_layout, 0
+    needed = copy_bytes(model, config.weight_layout, draft=config.load_draft)
+    if config.weight_layout is WeightLayout.AUTO:
+        fits = 0 < needed <= available_bytes // 2
+        return (WeightLayout.PACKED, needed) if fits else (WeightLayout.STORED, 0)
+    if needed > available_bytes:
+        allowed = (
+            f"STORED, or PACKED with a packed_directory: a copy in memory takes {needed} bytes "
+            f"and {available_bytes} are available"
+        )
+        raise EngineConfigError("weight_layout", config.weight_layout, allowed)
+    return config.weight_layout, needed
+
+
 def plan_capacity(config: EngineConfig, model: ModelConfig, available_bytes: int) -> Capacity:
     """Decide lengths and pool sizes.
 
     Args:
         config: settings of the engine.
         model: the model to serve.
-        available_bytes: memory that the pools may take at most.
+        available_bytes: memory that the pools may take at most, weights in memory subtracted.
 
     Raises:
         EngineConfigError: ``max_model_len`` exceeds the model's positions, or the pools asked for, or the smallest

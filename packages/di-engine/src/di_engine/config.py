@@ -47,7 +47,9 @@ class EngineConfig:
     policy: ``MIXED`` steps, or ``HOMOGENEOUS`` ones that hold prompt rows or decode rows only.
     num_threads: threads of the CPU kernels and of torch, for the whole process. None: leave them as they are.
         Never changes a bit of a result.
-    pin_threads: keep each thread of the CPU kernels on a processor of its own, for the whole process.
+    pin_threads: keep each thread of the CPU kernels on a processor of its own, for the whole process, until the engine
+        that pinned them is closed. The thread that calls the engine, and threads and processes started from it, stay on
+        its processor meanwhile.
     instruction_set: of the CPU kernels, for the whole process: one of :func:`di_kernels.instruction_sets`. None: leave
         it as it is, at first the best one. Never changes a bit of a result.
     native_plan: compute a step in one native call instead of one operation after another, where the model allows it.
@@ -61,8 +63,9 @@ class EngineConfig:
     curve_directory: where measured costs are kept for the next start. None: nowhere.
     weight_layout: ``STORED`` reads matrices where the checkpoint has them, ``PACKED`` interleaves them for the kernels,
         in memory or in a file of ``packed_directory``; ``AUTO`` packs where a directory is given or all matrices
-        together are at most 1 GB. Changes time only, never a bit of a result.
+        together are at most 1 GB and half of the memory available. Changes time only, never a bit of a result.
     packed_directory: where packed weights are kept: written at the first start, mapped at the next ones. None: nowhere.
+        Not with ``STORED``, which would never use it.
     async_scheduling: plan the next step, and commit the last, while one is computed in a thread of its own. Changes
         time only, never a bit of a result. A request that ends with a stop is computed for one step more than needed.
     step_timeout: with ``async_scheduling``, seconds that a step may take before the engine gives up waiting for it.
@@ -120,6 +123,9 @@ class EngineConfig:
             raise EngineConfigError("max_num_batched_tokens", self.max_num_batched_tokens, allowed)
         if self.num_blocks is not None and self.kv_cache_bytes is not None:
             raise EngineConfigError("kv_cache_bytes", self.kv_cache_bytes, "None when num_blocks is given")
+        if self.weight_layout is WeightLayout.STORED and self.packed_directory is not None:
+            allowed = "None when weight_layout is STORED, which packs nothing"
+            raise EngineConfigError("packed_directory", self.packed_directory, allowed)
 
     def _check_path(self, name: str) -> None:
         value = getattr(self, name)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 
 import torch
-from di_kernels import num_threads, pin_threads, set_instruction_set, set_num_threads
+from di_kernels import num_threads, pin_threads, set_instruction_set, set_num_threads, threads_are_pinned
 from di_kernels.errors import shown
 from di_model.config import ModelConfig
 from di_model.tokenizer import Tokenizer
@@ -96,35 +96,38 @@ class LLMEngine:
         if config.num_threads is not None:
             set_num_threads(config.num_threads)
             torch.set_num_threads(num_threads())  # not what was asked for in a forked child
-        if config.pin_threads:
-            pin_threads(True)
-        if config.instruction_set is not None:
-            set_instruction_set(config.instruction_set)
-        self.config = config
-        loaded = load_model(config) if loaded is None else loaded
-        loaded = dataclasses.replace(loaded, native_plan=config.native_plan)
-        step_runner = runner(loaded, drafter)
-        token_bytes = TokenBytes(loaded.tokenizer.raw)
-        speculates = drafter is not None
-        self._scheduler_config = scheduler_config(
-            config, loaded.capacity, loaded.config, speculates=speculates
-        )
-        self._step_cost: DraftBudget | None = None
-        self._learns_cost = True
-        if config.measure_step_cost and speculates:
-            self._step_cost = measured_draft_budget(loaded, step_runner, self._scheduler_config, config)
-        self._scheduler = self._new_scheduler()
-        self._requests: dict[str, Request] = {}
-        self._sequences: dict[int, RequestSequence] = {}
-        self._outputs: list[tuple[int, RequestOutput]] = []  # with the id of the sequence
-        self._torn = False  # a call was cut off between changes that belong together
-        self._stepping = False
-        self._counters = EngineCounters()
-        self._next_seq_id = 0
-        self._num_unseeded = 0
-        # Last: it may start a thread, which only close() ends.
-        pipeline = StepPipeline(step_runner, 2 if config.async_scheduling else 1, config.step_timeout)
-        self._open_core: _Core | None = _Core(loaded, pipeline, token_bytes)
+        with ExitStack() as undo:
+            if config.pin_threads and not threads_are_pinned():
+                undo.callback(pin_threads, False)
+                pin_threads(True)
+            if config.instruction_set is not None:
+                set_instruction_set(config.instruction_set)
+            self.config = config
+            loaded = load_model(config) if loaded is None else loaded
+            loaded = dataclasses.replace(loaded, native_plan=config.native_plan)
+            step_runner = runner(loaded, drafter)
+            token_bytes = TokenBytes(loaded.tokenizer.raw)
+            speculates = drafter is not None
+            self._scheduler_config = scheduler_config(
+                config, loaded.capacity, loaded.config, speculates=speculates
+            )
+            self._step_cost: DraftBudget | None = None
+            self._learns_cost = True
+            if config.measure_step_cost and speculates:
+                self._step_cost = measured_draft_budget(loaded, step_runner, self._scheduler_config, config)
+            self._scheduler = self._new_scheduler()
+            self._requests: dict[str, Request] = {}
+            self._sequences: dict[int, RequestSequence] = {}
+            self._outputs: list[tuple[int, RequestOutput]] = []  # with the id of the sequence
+            self._torn = False  # a call was cut off between changes that belong together
+            self._stepping = False
+            self._counters = EngineCounters()
+            self._next_seq_id = 0
+            self._num_unseeded = 0
+            # Last: it may start a thread, which only close() ends.
+            pipeline = StepPipeline(step_runner, 2 if config.async_scheduling else 1, config.step_timeout)
+            self._open_core: _Core | None = _Core(loaded, pipeline, token_bytes)
+            self._undo = undo.pop_all()
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -256,8 +259,8 @@ class LLMEngine:
         return EngineStats(self._counters.snapshot(), self._scheduler.stats())
 
     def close(self) -> None:
-        """Give up all requests, the caches and the model. Calling it again does nothing; any other use raises
-        EngineClosedError.
+        """Give up all requests, the caches and the model, and let threads move again if this engine has pinned them.
+        Calling it again does nothing; any other use raises EngineClosedError.
 
         Raises:
             StepTimeoutError: the step that is computed did not end within ``step_timeout``.
@@ -266,8 +269,9 @@ class LLMEngine:
         self._requests.clear()
         self._sequences.clear()
         self._outputs.clear()
-        if core is not None:
-            core.pipeline.close()
+        with self._undo:
+            if core is not None:
+                core.pipeline.close()
 
     def __enter__(self) -> LLMEngine:
         self._ready()

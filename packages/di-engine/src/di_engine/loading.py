@@ -16,7 +16,7 @@ from di_model.parts import ALL_PARTS, Parts
 from di_model.tokenizer import Tokenizer
 from torch import Tensor
 
-from di_engine.capacity import Capacity, available_memory, plan_capacity
+from di_engine.capacity import Capacity, available_memory, plan_capacity, plan_weights
 from di_engine.config import EngineConfig
 
 
@@ -62,12 +62,14 @@ def load_model(config: EngineConfig, *, parts: Parts = ALL_PARTS) -> LoadedModel
     if not config.model.is_dir():
         raise FileNotFoundError(f"model: no checkpoint directory at {config.model}")
     model_config = ModelConfig.from_file(config.model)
-    capacity = plan_capacity(config, model_config, available_memory())
+    available = available_memory()
+    layout, weight_bytes = plan_weights(config, model_config, available)
+    capacity = plan_capacity(config, model_config, available - weight_bytes)
     tokenizer = Tokenizer.from_file(config.tokenizer or config.model, model_config)
     engram = derive_engram(model_config, tokenizer.raw)
     checkpoint = load_checkpoint(config.model, config=model_config, draft=config.load_draft)
     # Rows of a speculative block lie behind the last token of a full sequence.
     positions = capacity.max_model_len + config.max_draft_tokens
-    weights = lay_out(checkpoint, config.weight_layout, config.packed_directory)
+    weights = lay_out(checkpoint, layout, config.packed_directory)
     model = Model(model_config, weights, engram, config.numerics, positions, parts)
     return LoadedModel(model_config, tokenizer, model, capacity, config.native_plan)

@@ -43,6 +43,21 @@ void set_affinity(int64_t part, bool on) {
   CPU_SET(all.numbers[static_cast<size_t>(part) % all.numbers.size()], &one);
   sched_setaffinity(0, sizeof one, on ? &one : &all.allowed);
 }
+
+void switch_pinning(bool on) {
+  Processors& all = processors();
+  const std::lock_guard lock(all.mutex);
+  if ((pinning.load(std::memory_order_relaxed) % 2 == 1) == on) return;
+  if (on) {
+    if (sched_getaffinity(0, sizeof all.allowed, &all.allowed) != 0)
+      return;  // more processors than a set holds
+    all.numbers.clear();
+    for (int number = 0; number < CPU_SETSIZE; ++number) {
+      if (CPU_ISSET(number, &all.allowed)) all.numbers.push_back(number);
+    }
+  }
+  pinning.fetch_add(1, std::memory_order_release);
+}
 #endif
 
 #ifdef DI_HAS_FORK
@@ -72,18 +87,8 @@ void pin_threads([[maybe_unused]] bool on) {
 #ifdef DI_HAS_AFFINITY
   if (threads_are_pinned() == on) return;
   if (on) place_thread(0);  // what it may run on is asked below: it may still be where it was pinned before
-  Processors& all = processors();
-  const std::lock_guard lock(all.mutex);
-  if (threads_are_pinned() == on) return;
-  if (on) {
-    if (sched_getaffinity(0, sizeof all.allowed, &all.allowed) != 0)
-      return;  // more processors than a set holds
-    all.numbers.clear();
-    for (int number = 0; number < CPU_SETSIZE; ++number) {
-      if (CPU_ISSET(number, &all.allowed)) all.numbers.push_back(number);
-    }
-  }
-  pinning.fetch_add(1, std::memory_order_release);
+  switch_pinning(on);
+  if (!on) place_thread(0);  // what is started from this thread inherits where it may run
 #endif
 }
 

@@ -40,9 +40,11 @@ def pin_threads(on: bool) -> None:
     """Keep each thread of the CPU kernels on a processor of its own from now on, or let them move again.
 
     The thread that has the n-th part of a loop runs on the n-th processor that the process may use, which includes the
-    thread that calls a kernel. Worth it when nothing else needs the processors; on a machine of several memory nodes,
-    before weights are packed and caches allocated, so that each thread finds its part of them in the near memory. Does
-    nothing on a system without processor affinity.
+    thread that calls a kernel: it stays on its processor while this is in force, and so do threads and processes that
+    are started from it. Let go, the calling thread moves at once, any other when it computes next. Worth it when
+    nothing else needs the processors; on a machine of several memory nodes, before weights are packed and caches
+    allocated, so that each thread finds its part of them in the near memory. Does nothing on a system without processor
+    affinity.
 
     Raises:
         TypeError: ``on`` is not a bool.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import torch
 from di_kernels.ops.engram import EngramTable
 from di_kernels.ops.linear import LinearWeight
 from di_kernels.ops.moe import ExpertWeights
 from torch import Tensor
 
 from di_model.config import ModelConfig
+from di_model.tensors import expected_tensors, is_draft_tensor
 from di_model.topology import LayerRole
 from di_model.weights import (
     AttentionWeights,
@@ -24,6 +26,8 @@ from di_model.weights import (
 )
 
 VISION_PREFIXES = ("vision.", "aligner.", "image_")
+WIDE_TYPES = {"F32": torch.float32, "BF16": torch.bfloat16}
+"""Torch types of what a model stores in more than one byte; all else is uint8."""
 
 
 def assemble(config: ModelConfig, tensors: Mapping[str, Tensor], *, draft: bool = True) -> ModelWeights:
@@ -38,6 +42,16 @@ def assemble(config: ModelConfig, tensors: Mapping[str, Tensor], *, draft: bool 
     Raises KeyError for an absent tensor.
     """
     return _Assembler(config, tensors).model(draft and config.text.num_nextn_predict_layers > 0)
+
+
+def outline(config: ModelConfig, *, draft: bool = True) -> ModelWeights:
+    """The weights of a checkpoint of this configuration, shapes and types only: tensors of torch's meta device."""
+    tensors = {
+        name: torch.empty(spec.shape, dtype=WIDE_TYPES.get(spec.dtype, torch.uint8), device="meta")
+        for name, spec in expected_tensors(config).items()
+        if draft or not is_draft_tensor(name)
+    }
+    return assemble(config, tensors, draft=draft)
 
 
 class _Assembler:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from di_model.assemble import assemble
+from di_model.assemble import WIDE_TYPES, assemble
 from di_model.config import ModelConfig
 from di_model.mapped_file import FileIdentity, map_file
 from di_model.plan import (
@@ -48,8 +48,6 @@ __all__ = [
 
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
-_WIDE_TYPES = {"F32": torch.float32, "BF16": torch.bfloat16}
-"""Torch types of what a model stores in more than one byte."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,4 +256,4 @@ def _stored(data: Tensor, item: PlannedTensor) -> Tensor:
     """The bytes ``data`` as the tensor that they hold; one-byte types as uint8."""
     if data.data_ptr() % DTYPE_BYTES[item.spec.dtype]:
         data = data.clone()
-    return data.view(_WIDE_TYPES.get(item.spec.dtype, torch.uint8)).view(item.spec.shape)
+    return data.view(WIDE_TYPES.get(item.spec.dtype, torch.uint8)).view(item.spec.shape)
