@@ -169,3 +169,46 @@ def test_what_does_not_fit_is_refused() -> None:
         pack(weight, short)
     with pytest.raises(TypeError, match="weight is"):
         pack(weight.data)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("form", "n", "k", "message"),
+    [
+        (WeightFormat.FP8, 32, 33, "columns of an FP8 weight is 33"),
+        (WeightFormat.FP8, 33, 32, "rows of an FP8 weight is 33"),
+        (WeightFormat.MXFP4, 33, 33, "columns of an MXFP4 weight is 33"),
+        (WeightFormat.FLOAT32, -1, 3, "n is -1"),
+        (WeightFormat.BFLOAT16, 3, 2**41, "k is"),
+    ],
+)
+def test_a_shape_that_no_stored_matrix_has_is_refused(
+    form: WeightFormat, n: int, k: int, message: str
+) -> None:
+    data = torch.zeros(1 << 16, dtype=torch.uint8)
+    with pytest.raises(ValueError, match=message):
+        packed_from(data, form, n, k)
+
+
+def test_native_code_checks_a_packed_matrix_itself() -> None:
+    """What Python has built without :func:`packed_from`."""
+    data = torch.zeros(3, 32 * 16 * 2 + 64, dtype=torch.uint8)
+    for form, shape in ((WeightFormat.FP8, (33, 33)), (WeightFormat.MXFP4, (33, 33))):
+        weight = LinearWeight(form, data[:, : packed_shape(form, 32, 64)[1]].contiguous(), None, shape)
+        with pytest.raises(ValueError, match="whole scale groups"):
+            linear(torch.ones(1, 33), weight)
+
+
+@pytest.mark.parametrize("form", list(WeightFormat))
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("start", "stop"), [(-32, 64), (0, 128), (64, 32), (-64, -32), (96, 96)])
+def test_rows_outside_the_matrix_are_refused(form: WeightFormat, packed: bool, start: int, stop: int) -> None:
+    weight = random_weight(form, 64, 64)
+    with pytest.raises(ValueError, match="allowed"):
+        (pack(weight) if packed else weight).rows(start, stop)
+
+
+def test_less_than_no_memory_is_refused() -> None:
+    with pytest.raises(ValueError, match="nbytes is -1"):
+        allocate(-1)
+    with pytest.raises(TypeError, match="nbytes"):
+        allocate(1.5)  # type: ignore[arg-type]

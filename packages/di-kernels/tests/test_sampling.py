@@ -319,6 +319,16 @@ def test_bitmask_of_some_rows_and_of_strided_logits(count: int) -> None:
     assert_same_bits(expected[[1, 3, 4]], logits[[1, 3, 4]])
 
 
+def test_rows_that_share_memory_are_not_edited() -> None:
+    logits = torch.zeros(75).expand(3, 75)
+    with pytest.raises(ValueError, match="rows of logits share memory"):
+        ops.apply_bitmask(logits, bitmask(3, 75))
+    overlapping = torch.zeros(200).as_strided((3, 75), (10, 1))
+    with pytest.raises(ValueError, match="rows of logits share memory"):
+        ops.apply_bitmask(overlapping, bitmask(3, 75))
+    assert torch.equal(logits, torch.zeros(3, 75))
+
+
 # ---- penalties and bias --------------------------------------------------------------------------
 
 

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from di_cache import CacheLayout, CachePool, SlotMapError
-from di_kernels import instruction_set, instruction_sets, set_instruction_set, set_num_threads
+from di_kernels import _native, instruction_set, instruction_sets, set_instruction_set, set_num_threads
 from di_kernels.ops.linear import LinearWeight
 from di_kernels.ops.moe import ExpertWeights
 from di_kernels.packing import pack, pack_experts
@@ -364,3 +365,44 @@ def test_index_queries_must_hold_whole_groups(tiny: Checkpoint) -> None:
     layers[4] = replace(layers[4], attention=replace(attention, indexer=narrow))
     with pytest.raises(ValueError, match=r"attention.indexer must hold whole groups of 32"):
         ModelPlan(replace(part, layers=tuple(layers)))
+
+
+@pytest.mark.parametrize("nothing", [None, 3])
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("spec", "spec "),
+        ("head", r"spec\.head "),
+        ("layers", r"spec\.layers "),
+        ("attention", r"spec\.layers\[2\]\.attention "),
+        ("layer", r"spec\.layers\[2\] "),
+    ],
+)
+def test_no_part_in_the_place_of_one_is_named(tiny: Checkpoint, name: str, place: str, nothing: Any) -> None:
+    part = model_part(built(tiny))
+    layers: list[Any] = list(part.layers)
+    broken: Any = nothing
+    if name in ("head", "layers"):
+        broken = replace(part, **{name: nothing})
+    elif name != "spec":
+        layers[2] = nothing if name == "layer" else replace(layers[2], attention=nothing)
+        broken = replace(part, layers=tuple(layers))
+    with pytest.raises(TypeError, match=place) as caught:
+        _native.ModelPlan(broken)
+    assert type(nothing).__name__ in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "place"), [(None, "caches "), ("layers", r"caches\.layers ")])
+@pytest.mark.parametrize("nothing", [None, 3])
+def test_no_caches_in_the_place_of_some_are_named(
+    tiny: Checkpoint, name: str | None, place: str, nothing: Any
+) -> None:
+    part = model_part(built(tiny))
+    caches = nothing if name is None else caches_with(name, nothing)
+    with pytest.raises(TypeError, match=place):
+        _native.CachedPlan(_native.ModelPlan(part), caches)
+
+
+def caches_with(name: str, value: Any) -> SimpleNamespace:
+    sizes = ("block_size", "blocks", "slots", "window", "window_cells", "compress_cells")
+    return SimpleNamespace(**dict.fromkeys(sizes, 8), **{name: value})

@@ -21,8 +21,10 @@ class Fields {
   // Calls body(child) for each item of a sequence.
   template <class Body>
   void each(const char* name, const Body& body) const {
+    const nb::object items = get(name);
+    if (!nb::isinstance<nb::sequence>(items)) refuse_kind(path(name), items, "must be a sequence");
     size_t place = 0;
-    for (nb::handle item : get(name)) body(Fields(item, path(name) + "[" + std::to_string(place++) + "]"));
+    for (nb::handle item : items) body(Fields(item, path(name) + "[" + std::to_string(place++) + "]"));
   }
 
   template <class T>
@@ -79,10 +81,22 @@ class Fields {
                          has("scale") ? std::optional(tensor("scale")) : std::nullopt);
   }
 
-  nb::object get(const char* name) const { return object_.attr(name); }
+  nb::object get(const char* name) const {
+    try {
+      return object_.attr(name);
+    } catch (nb::python_error& error) {
+      if (!error.matches(PyExc_AttributeError)) throw;
+    }
+    refuse_kind(path_, object_, (std::string("has no attribute ") + name).c_str());
+  }
   std::string path(const char* name) const { return path_ + "." + name; }
 
  private:
+  [[noreturn]] static void refuse_kind(const std::string& path, nb::handle value, const char* what) {
+    const std::string kind = nb::type_name(value.type()).c_str();
+    throw nb::type_error((path + " is of type " + kind + ": it " + what).c_str());
+  }
+
   nb::object object_;
   std::string path_;
 };

@@ -12,11 +12,24 @@
 
 namespace di::bind {
 
+constexpr int64_t kMostWeights = int64_t{1} << 40;  // rows or columns of a matrix
+
+inline WeightFormat format_of(int64_t format) {
+  require(format >= 0 && format <= 3, "format must be 0 (float32), 1 (bfloat16), 2 (FP8) or 3 (MXFP4)");
+  return static_cast<WeightFormat>(format);
+}
+
+// FP8 has scales of 32 rows and 32 columns, MXFP4 of 32 columns of a row.
+inline void require_whole_scales(WeightFormat format, int64_t n, int64_t k) {
+  const bool quantized = format == WeightFormat::fp8 || format == WeightFormat::mxfp4;
+  require((!quantized || k % 32 == 0) && (format != WeightFormat::fp8 || n % 32 == 0),
+          "a quantized weight must hold whole scale groups");
+}
+
 // A matrix as stored. The tensors must outlive the result.
 inline Weight borrow_weight(int format, const View& data, const std::optional<View>& scale) {
-  require(format >= 0 && format <= 3, "format must be 0 (float32), 1 (bfloat16), 2 (FP8) or 3 (MXFP4)");
   Weight w{};
-  w.format = static_cast<WeightFormat>(format);
+  w.format = format_of(format);
   const auto take = [&w](const auto& matrix, int64_t element_bytes, int64_t values_per_element) {
     w.data = reinterpret_cast<const uint8_t*>(matrix.data);
     w.row_bytes = matrix.stride[0] * element_bytes;
@@ -34,7 +47,7 @@ inline Weight borrow_weight(int format, const View& data, const std::optional<Vi
   require(scale.has_value(), "a quantized weight needs its scales");
   const auto scales = rows<uint8_t, 2>(*scale, "weight scale");
   const int64_t rows_per_scale = w.format == WeightFormat::fp8 ? 32 : 1;
-  require(w.k % 32 == 0 && w.n % rows_per_scale == 0, "a quantized weight must hold whole scale groups");
+  require_whole_scales(w.format, w.n, w.k);
   require(scales.shape[0] == w.n / rows_per_scale && scales.shape[1] == w.k / 32,
           "weight data and weight scale: shapes do not agree");
   w.scale = scales.data;
@@ -44,9 +57,12 @@ inline Weight borrow_weight(int format, const View& data, const std::optional<Vi
 
 // A packed matrix [n, k]: groups of 16 rows, one a row of `data`.
 inline Weight borrow_packed(int format, const View& data, int64_t n, int64_t k) {
+  require(n >= 0 && n <= kMostWeights && k >= 0 && k <= kMostWeights,
+          "rows and columns of a packed weight must be 0 to 2^40");
   const auto groups = dense<uint8_t, 2>(data, "weight data");
   Weight w{};
-  w.format = static_cast<WeightFormat>(format);
+  w.format = format_of(format);
+  require_whole_scales(w.format, n, k);
   w.n = n;
   w.k = k;
   w.packed = true;
@@ -64,7 +80,7 @@ inline Weight weight_of(const nb::tuple& tuple, const char* name) {
   const bool packed = items.integer(1, 0, 1) != 0;
   const View data = items.tensor(2);
   const auto scale = items.tensor_or_none(3);
-  const int64_t n = items.integer(4, 0, int64_t{1} << 40), k = items.integer(5, 0, int64_t{1} << 40);
+  const int64_t n = items.integer(4, 0, kMostWeights), k = items.integer(5, 0, kMostWeights);
   if (packed) return borrow_packed(format, data, n, k);
   const Weight weight = borrow_weight(format, data, scale);
   require(weight.n == n && weight.k == k, "weight data does not have this shape");

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cpu/buffer.hpp"
+#include "cpu/ceil_div.hpp"
 #include "cpu/range.hpp"
 #include "cpu/rope.hpp"
 #include "parallel.hpp"
@@ -25,8 +26,6 @@ using attention_simd::Word;
 
 constexpr int64_t kTypicalKeys = 128;  // of a row, when its work is weighed
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The keys of one row in order of visit; a null record is a column without a key.
 struct RowKeys {

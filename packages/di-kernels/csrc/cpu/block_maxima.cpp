@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "cpu/ceil_div.hpp"
 #include "simd/topk.hpp"
 
 namespace di {
@@ -10,8 +11,6 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLargestBf16 = 0x1.fep127f;
-
-int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 }  // namespace
 

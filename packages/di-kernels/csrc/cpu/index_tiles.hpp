@@ -15,6 +15,8 @@ namespace di {
 
 using indexer_simd::kColumns;
 
+constexpr int64_t kTileRows = 8;  // rows that share the keys of a tile
+
 // The page that holds an entry of one row; looked up again only where entries cross to another page.
 class PageCursor {
  public:
@@ -40,6 +42,16 @@ class PageCursor {
 
 // Throws std::out_of_range unless a row may see `visible` entries and its sequence is one.
 void check_index_row(const IndexPages& pages, int64_t row, int64_t visible);
+
+// The largest count(r) of the rows row..end-1 that are of the sequence of `row`.
+template <class Count>
+int64_t widest(const IndexPages& pages, int64_t row, int64_t end, const Count& count) {
+  int64_t most = 0;
+  for (int64_t r = row; r < end; ++r) {
+    if (pages.sequence[r] == pages.sequence[row]) most = std::max<int64_t>(most, count(r));
+  }
+  return most;
+}
 
 // Queries of some rows and a tile of keys, kept by one thread from call to call. Used under Arithmetic.
 template <class T>

@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "cpu/ceil_div.hpp"
 #include "cpu/index_tiles.hpp"
 #include "cpu/range.hpp"
 #include "cpu/topk.hpp"
@@ -13,7 +14,6 @@
 namespace di {
 namespace {
 
-constexpr int64_t kRows = 8;  // rows that share the keys of a tile
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLargestBf16 = 0x1.fep127f;
 
@@ -44,7 +44,7 @@ class RowScores {
   RowScores(const IndexTargets& targets, float* out) : targets_(targets), out_(out) {}
 
   // The rows begin..end-1, whose queries the scorer has, over one tile.
-  void run(TileScorer<T>& scorer, const int32_t* sequence, int64_t begin, int64_t end, int64_t first) {
+  void run(TileScorer<T>& scorer, const IndexPages& pages, int64_t begin, int64_t end, int64_t first) {
     int64_t loaded = -1;  // sequence whose keys the tile holds
     for (int64_t r = begin; r < end; ++r) {
       const int64_t count = std::min(kColumns, targets_.width - first);
@@ -56,9 +56,11 @@ class RowScores {
       if (seen == 0) continue;
       if (targets_.entries != nullptr) {
         scorer.load(r, 0, listed_, count);
-      } else if (sequence[r] != loaded) {
-        scorer.load(r, first, nullptr, widest(sequence, r, end, first, count));
-        loaded = sequence[r];
+      } else if (pages.sequence[r] != loaded) {
+        const int64_t most =
+            widest(pages, r, end, [&](int64_t row) { return targets_.visible[row] - first; });
+        scorer.load(r, first, nullptr, std::min(most, count));
+        loaded = pages.sequence[r];
       }
       float scores[kColumns];
       scorer.score(r, scores);
@@ -69,15 +71,6 @@ class RowScores {
   }
 
  private:
-  // Visible entries of a tile that this row or a later one of its sequence has.
-  int64_t widest(const int32_t* sequence, int64_t row, int64_t end, int64_t first, int64_t count) const {
-    int64_t most = 0;
-    for (int64_t r = row; r < end; ++r) {
-      if (sequence[r] == sequence[row]) most = std::max<int64_t>(most, targets_.visible[r] - first);
-    }
-    return std::min(most, count);
-  }
-
   // Lists the entries of a tile, -1 where there is none; returns how many there are.
   int64_t list(int64_t row, int64_t first, int64_t count) {
     int64_t found = 0;
@@ -100,8 +93,8 @@ template <class T>
 void index_scores(const IndexShape& shape, const T* q, const T* weights, const IndexPages& pages,
                   const IndexTargets& targets, float* out) {
   check(pages, targets, shape.rows);
-  const int64_t groups = (shape.rows + kRows - 1) / kRows, tiles = (targets.width + kColumns - 1) / kColumns;
-  const int64_t cost = std::min(kRows, shape.rows) * kColumns * shape.heads * shape.dim / 8;
+  const int64_t groups = ceil_div(shape.rows, kTileRows), tiles = ceil_div(targets.width, kColumns);
+  const int64_t cost = std::min(kTileRows, shape.rows) * kColumns * shape.heads * shape.dim / 8;
   parallel_for(groups * tiles, cost, [&](int64_t begin, int64_t end) {
     thread_local TileScorer<T> scorer;
     const typename TileScorer<T>::Arithmetic arithmetic;
@@ -109,10 +102,10 @@ void index_scores(const IndexShape& shape, const T* q, const T* weights, const I
     int64_t taken = -1;
     for (int64_t item = begin; item < end; ++item) {
       const int64_t group = item / tiles, first = item % tiles * kColumns;
-      const int64_t row = group * kRows, stop = std::min(row + kRows, shape.rows);
+      const int64_t row = group * kTileRows, stop = std::min(row + kTileRows, shape.rows);
       if (group != taken) scorer.take(shape, q, weights, pages, row, stop);
       taken = group;
-      scores.run(scorer, pages.sequence, row, stop, first);
+      scores.run(scorer, pages, row, stop, first);
     }
   });
 }
@@ -132,7 +125,7 @@ void candidate_blocks(const float* scores, int64_t stride, int64_t rows, int64_t
     thread_local TopK work;
     for (int64_t r = begin; r < end; ++r) {
       const int64_t length = std::max<int64_t>(visible[r], 0);
-      const int64_t count = length / block_size + (length % block_size != 0);
+      const int64_t count = ceil_div(length, block_size);
       best.resize(static_cast<size_t>(count));
       topk_simd::active().block_maxima(scores + r * stride, length, block_size, best.data());
       for (float& top : best) top = std::min(top, kLargestBf16);

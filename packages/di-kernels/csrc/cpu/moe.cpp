@@ -199,7 +199,7 @@ class ExpertPass {
   float limit_;
   bool quantize_, wide_in_, wide_hidden_;
   std::vector<BlockedRows>& inputs_;  // of each group
-  uint8_t* hidden_ = nullptr;        // blocked activations of each group, in the order of the grouping
+  uint8_t* hidden_ = nullptr;         // blocked activations of each group, in the order of the grouping
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cpu/block_maxima.hpp"
+#include "cpu/ceil_div.hpp"
 #include "cpu/index_tiles.hpp"
 #include "cpu/range.hpp"
 #include "cpu/topk.hpp"
@@ -12,10 +13,6 @@
 
 namespace di {
 namespace {
-
-constexpr int64_t kRows = 8;  // rows that share the keys of a tile
-
-int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 // Columns that a row chooses from: all visible entries, or those of its candidate blocks in order.
 struct RowColumns {
@@ -98,7 +95,7 @@ class Selection {
             const EntryChoice& choice, const std::vector<RowColumns>& columns)
       : shape_(shape), q_(q), weights_(weights), pages_(pages), choice_(choice), columns_(columns) {}
 
-  // Scores one part of the columns of the rows begin..end-1, at most kRows.
+  // Scores one part of the columns of the rows begin..end-1, at most kTileRows.
   void score(int64_t begin, int64_t end, const Split& split, int64_t part, Part* parts) const {
     thread_local TileScorer<T> scorer;
     const typename TileScorer<T>::Arithmetic arithmetic;
@@ -150,22 +147,14 @@ class Selection {
         scorer.prefetch(r, listed, next);
       } else if (pages_.sequence[r] != loaded) {
         loaded = pages_.sequence[r];
-        scorer.load(r, column, nullptr, std::min(widest(r, end), stop) - column);
+        const int64_t most = widest(pages_, r, end, [&](int64_t row) { return columns_[row].scored; });
+        scorer.load(r, column, nullptr, std::min(most, stop) - column);
       }
       float scores[kColumns];
       scorer.score(r, scores);
       parts[r - begin].entries.push(scores, n, column);
       if (choice_.blocks != nullptr) parts[r - begin].blocks.push(scores, n);
     }
-  }
-
-  // Columns of the row, or of a later one of its sequence, that has the most.
-  int64_t widest(int64_t row, int64_t end) const {
-    int64_t most = 0;
-    for (int64_t r = row; r < end; ++r) {
-      if (pages_.sequence[r] == pages_.sequence[row]) most = std::max(most, columns_[r].scored);
-    }
-    return most;
   }
 
   // The indices that were kept, or all `count` of them where they fit; then -1.
@@ -201,7 +190,7 @@ void select_entries(const IndexShape& shape, const T* q, const T* weights, const
     work += columns.back().scored * shape.heads * shape.dim / 8;
   }
   const Selection<T> selection(shape, q, weights, pages, choice, columns);
-  const int64_t groups = ceil_div(shape.rows, kRows), threads = num_threads();
+  const int64_t groups = ceil_div(shape.rows, kTileRows), threads = num_threads();
   const int64_t unit = choice.blocks != nullptr ? std::lcm(kColumns, choice.block_size) : kColumns;
   // Few rows: a thread takes a part of their columns, else whole rows. No more parts than keep all threads
   // busy: each of each row holds a list of its own.
@@ -211,10 +200,10 @@ void select_entries(const IndexShape& shape, const T* q, const T* weights, const
   if (split.parts > 1) shared.resize(std::max(shared.size(), static_cast<size_t>(shape.rows * split.parts)));
   Part* const all = shared.data();
   parallel_for(items, work / std::max<int64_t>(items, 1), [&](int64_t begin, int64_t end) {
-    thread_local Part own[kRows];
+    thread_local Part own[kTileRows];
     for (int64_t item = begin; item < end; ++item) {
-      const int64_t row = item / split.parts * kRows, part = item % split.parts;
-      const int64_t stop = std::min(row + kRows, shape.rows);
+      const int64_t row = item / split.parts * kTileRows, part = item % split.parts;
+      const int64_t stop = std::min(row + kTileRows, shape.rows);
       Part* const parts = split.parts > 1 ? all + part * shape.rows + row : own;
       selection.score(row, stop, split, part, parts);
       for (int64_t r = row; split.parts == 1 && r < stop; ++r) selection.finish(r, parts + (r - row), 1, 0);

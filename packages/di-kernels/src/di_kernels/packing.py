@@ -12,7 +12,7 @@ from torch import Tensor
 
 from di_kernels import _native
 from di_kernels.cpu import linear as cpu
-from di_kernels.ops.checks import check_kind
+from di_kernels.ops.checks import check_kind, check_multiple, check_number
 from di_kernels.ops.linear import LinearWeight, WeightFormat
 from di_kernels.ops.moe import ExpertWeights
 from di_kernels.reference.linear import unpack
@@ -31,15 +31,35 @@ __all__ = [
 LAYOUT_VERSION = 1
 """Changes when the bytes of a packed matrix change: what was written under another number is not read."""
 _LARGE_PAGE = 2 << 20
+_MOST = 1 << 40
+"""Largest number of rows or columns."""
 
 
 def packed_shape(format: WeightFormat, n: int, k: int) -> tuple[int, int]:
-    """``(groups, bytes)`` of the uint8 data of a packed matrix ``[n, k]``; the bytes are a multiple of 64."""
+    """``(groups, bytes)`` of the uint8 data of a packed matrix ``[n, k]``; the bytes are a multiple of 64.
+
+    Raises:
+        ValueError: no matrix of this format has such a shape: FP8 and MXFP4 hold whole groups of scales.
+    """
+    check_kind("format", format, WeightFormat)
+    for name, size in (("n", n), ("k", k)):
+        check_kind(name, size, int)
+        check_number(name, size, 0, _MOST)
+    if format in (WeightFormat.FP8, WeightFormat.MXFP4):
+        check_multiple(f"columns of an {format.name} weight", k, 32)
+    if format is WeightFormat.FP8:
+        check_multiple("rows of an FP8 weight", n, 32)
     return -(-n // 16), _native.packed_group_bytes(format.value, k)
 
 
 def allocate(nbytes: int) -> Tensor:
-    """Uninitialised memory, uint8 ``[nbytes]``, at a multiple of 2 MB, in pages of 2 MB where the system has them."""
+    """Uninitialised memory, uint8 ``[nbytes]``, at a multiple of 2 MB, in pages of 2 MB where the system has them.
+
+    Raises:
+        ValueError: ``nbytes`` is negative.
+    """
+    check_kind("nbytes", nbytes, int)
+    check_number("nbytes", nbytes, 0, 2**63 - 1 - _LARGE_PAGE)
     whole = torch.empty(nbytes + _LARGE_PAGE, dtype=torch.uint8)
     start = -whole.data_ptr() % _LARGE_PAGE
     memory = whole[start : start + nbytes]
@@ -51,7 +71,7 @@ def packed_from(data: Tensor, format: WeightFormat, n: int, k: int) -> LinearWei
     """The packed matrix ``[n, k]`` that lies at the start of ``data``, uint8, which is shared.
 
     Raises:
-        ValueError: ``data`` is too short.
+        ValueError: ``data`` is too short, or no matrix of this format has such a shape.
     """
     groups, width = packed_shape(format, n, k)
     if data.numel() < groups * width:

@@ -112,6 +112,8 @@ class LinearWeight:
         """
         if self.packed_shape is not None:
             return self._packed_rows(start, stop, *self.packed_shape)
+        check_number("start", start, 0, self.shape[0])
+        check_number("stop", stop, start, self.shape[0])
         if self.scale is None:
             return LinearWeight(self.format, self.data[start:stop])
         step = 32 if self.format is WeightFormat.FP8 else 1

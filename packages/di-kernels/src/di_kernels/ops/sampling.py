@@ -382,6 +382,8 @@ def _check_rows(rows: Tensor | None, logits: Tensor) -> int:
 def _check_dense_rows(logits: Tensor) -> None:
     if logits.shape[1] > 1 and logits.stride(1) != 1:
         raise ValueError("logits must be contiguous in its last dimension (it is edited in place)")
+    if logits.shape[0] > 1 and logits.stride(0) < logits.shape[1]:
+        raise ValueError("rows of logits share memory; each needs its own (it is edited in place)")
 
 
 def _check_entries(logits: Tensor, row_starts: Tensor, token_ids: Tensor) -> None:
