@@ -296,17 +296,8 @@ def test_note_that_may_not_be_looked_for_fails_nothing(capsys, checkpoint, expec
 
 def test_interrupt_ends_the_process_cleanly(checkpoint):
     command = [sys.executable, "-c", "from di_engine.cli import main; main()", "generate", str(checkpoint)]
-    command += [
-        "--prompt",
-        "a",
-        "--max-tokens",
-        "3000",
-        "--ignore-eos",
-        "--num-blocks",
-        "60",
-        "--threads",
-        "1",
-    ]
+    command += ["--prompt", "a"] * 64  # a pool of two at a time: seconds of work, fast as a tiny model is
+    command += ["--max-tokens", "3000", "--ignore-eos", "--num-blocks", "60", "--threads", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         _wait_until_mapped(process.pid, str(checkpoint))
         process.send_signal(signal.SIGINT)
