@@ -10,9 +10,9 @@ from importlib import metadata
 import pytest
 import torch
 from di_engine.cli import run
-from di_engine.doctor import LEVELS, Backend, Diagnosis, diagnose, instruction_level
+from di_engine.doctor import Backend, Diagnosis, Kernels, diagnose
 from di_engine.versions import installed_versions
-from di_kernels import num_threads
+from di_kernels import instruction_set, instruction_sets, num_threads
 
 
 def backend(diagnosis: Diagnosis, name: str) -> Backend:
@@ -23,7 +23,7 @@ def test_facts_agree_with_the_interpreter():
     diagnosis = diagnose()
     assert diagnosis.cpu.cores == os.cpu_count()
     assert diagnosis.torch.version == torch.__version__
-    assert diagnosis.threads.kernel_threads == num_threads()
+    assert diagnosis.kernels == Kernels(num_threads(), instruction_set(), instruction_sets())
     assert diagnosis.memory.total is None or 0 < diagnosis.memory.available <= diagnosis.memory.total
 
 
@@ -76,14 +76,3 @@ def test_package_that_is_not_installed_has_no_version(monkeypatch):
 
     monkeypatch.setattr(metadata, "version", absent)
     assert str(installed_versions()[0]) == "di-engine (not installed)"
-
-
-def test_instruction_level_is_the_best_that_has_all_its_extensions():
-    best = set(dict(LEVELS)["x86-64-v4"])
-    middle = set(dict(LEVELS)["x86-64-v3"])
-    assert instruction_level("x86_64", best) == "x86-64-v4"
-    assert instruction_level("x86_64", best - {"avx512vl"}) == "x86-64-v3"
-    assert instruction_level("x86_64", middle) == "x86-64-v3"
-    assert instruction_level("x86_64", middle - {"fma"}) == "baseline"
-    assert instruction_level("x86_64", set()) is None
-    assert instruction_level("aarch64", {"asimd"}) is None

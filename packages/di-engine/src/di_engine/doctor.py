@@ -45,33 +45,19 @@ INSTRUCTION_SETS = (
 )
 """Names (as Linux spells them) of the extensions that matrix kernels use, x86 then Arm."""
 
-_V3 = ("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave")
-LEVELS = (
-    ("x86-64-v4", (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")),
-    ("x86-64-v3", _V3),
-)
-"""Levels of the x86-64 psABI, best first, that the CPU kernels are compiled for besides the baseline; with what each
-adds to the baseline and v2, as Linux spells it."""
-
 NATIVE_MODULES = ("di_kernels._native", "di_scheduler._native")
 THREAD_RUNTIMES = ("libgomp", "libomp", "libiomp5", "libtbb")
 
 
 @dataclass(frozen=True)
 class Cpu:
-    """The processor: its name, architecture, cores of the machine, cores this process may use, extensions.
-
-    ``level`` is the highest of ``LEVELS`` that has all of its extensions, ``baseline`` below them; None where the
-    platform does not tell, or has no such levels. It is also what the loader goes by when it picks among the variants
-    of a CPU kernel, which are compiled for these levels and the baseline.
-    """
+    """The processor: its name, architecture, cores of the machine, cores this process may use, extensions."""
 
     model: str | None
     architecture: str
     cores: int
     usable_cores: int
     instruction_sets: tuple[str, ...]
-    level: str | None
 
 
 @dataclass(frozen=True)
@@ -101,10 +87,18 @@ class NativeModule:
 
 @dataclass(frozen=True)
 class ThreadRuntime:
-    """OpenMP-like runtimes in this process (one is right) and the threads that the CPU kernels use."""
+    """OpenMP-like runtimes in this process (one is right)."""
 
     libraries: tuple[str, ...]
-    kernel_threads: int | None
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """What the CPU kernels use: threads, the instruction set, and all that this machine can run, the best one last."""
+
+    threads: int
+    instruction_set: str
+    instruction_sets: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -143,6 +137,7 @@ class Diagnosis:
     memory: Memory
     torch: Torch
     threads: ThreadRuntime
+    kernels: Kernels | None
     native_modules: tuple[NativeModule, ...]
     accelerators: tuple[Accelerator, ...]
     backends: tuple[Backend, ...]
@@ -165,6 +160,7 @@ def diagnose() -> Diagnosis:
         memory=_memory(),
         torch=_torch(),
         threads=_threads(),
+        kernels=_kernels(),
         native_modules=native,
         accelerators=accelerators,
         backends=_backends(native, accelerators),
@@ -181,15 +177,7 @@ def _cpu() -> Cpu:
         cores=os.cpu_count() or usable,
         usable_cores=usable,
         instruction_sets=tuple(name for name in INSTRUCTION_SETS if name in flags),
-        level=instruction_level(platform.machine(), flags),
     )
-
-
-def instruction_level(architecture: str, flags: set[str]) -> str | None:
-    """The best of ``LEVELS`` for a processor with these flags of ``/proc/cpuinfo``; see :class:`Cpu`."""
-    if architecture != "x86_64" or not flags:
-        return None
-    return next((name for name, needed in LEVELS if flags.issuperset(needed)), "baseline")
 
 
 def _first_processor(cpuinfo: str) -> dict[str, str]:
@@ -223,12 +211,17 @@ def _threads() -> ThreadRuntime:
     """Runtimes by the libraries that the process has mapped: two of them would fight for the cores."""
     files = {Path(line.split()[-1]).name for line in _read("/proc/self/maps").splitlines() if ".so" in line}
     libraries = tuple(sorted(file for file in files if file.startswith(THREAD_RUNTIMES)))
-    try:
-        from di_kernels import num_threads
+    return ThreadRuntime(libraries)
 
-        return ThreadRuntime(libraries, num_threads())
+
+def _kernels() -> Kernels | None:
+    """None without a native module."""
+    try:
+        from di_kernels import instruction_set, instruction_sets, num_threads
+
+        return Kernels(num_threads(), instruction_set(), instruction_sets())
     except ImportError:
-        return ThreadRuntime(libraries, None)
+        return None
 
 
 def _cuda_devices() -> Iterator[Accelerator]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -44,6 +45,7 @@ def _show_versions(wanted: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
@@ -55,6 +57,11 @@ def options(
     ] = False,
 ) -> None:
     """What ``di`` itself takes, before a command."""
+    if context.invoked_subcommand != "bench":
+        # Kernels' threads sleep while they wait, unless the caller says otherwise: on a machine that others use too,
+        # threads that spin lose whole time slices to each other. The thread runtime reads this once, when a command
+        # loads it. A benchmark measures a machine of its own.
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]

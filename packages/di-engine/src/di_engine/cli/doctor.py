@@ -10,7 +10,7 @@ from rich.table import Table
 from di_engine.cli.common import EXIT_FAILURE, bytes_text, print_json, stdout_console
 
 if TYPE_CHECKING:
-    from di_engine.doctor import Backend, Cpu, Diagnosis
+    from di_engine.doctor import Backend, Diagnosis, Kernels
 
 
 def command(
@@ -40,17 +40,13 @@ def _table(diagnosis: Diagnosis) -> Table:
         ("processor", f"{cpu.model or 'unknown'} ({cpu.architecture})"),
         ("cores", f"{cpu.cores}, usable by this process: {cpu.usable_cores}"),
         ("instruction sets", " ".join(cpu.instruction_sets) or "unknown on this platform"),
-        ("kernel variant", _variant_text(cpu)),
         ("memory", f"{total}, available to this process: {bytes_text(memory.available)}"),
         (
             "torch",
             f"{diagnosis.torch.version} built for {diagnosis.torch.build}, {diagnosis.torch.threads} threads",
         ),
         ("thread runtime", ", ".join(threads.libraries) or "unknown on this platform"),
-        (
-            "kernel threads",
-            "unknown: no native module" if threads.kernel_threads is None else str(threads.kernel_threads),
-        ),
+        ("kernels", _kernels_text(diagnosis.kernels)),
     ]
     if len(threads.libraries) > 1:
         rows.append(("", "warning: more than one thread runtime in one process; they compete for the cores"))
@@ -67,11 +63,12 @@ def _table(diagnosis: Diagnosis) -> Table:
     return table
 
 
-def _variant_text(cpu: Cpu) -> str:
-    """Every variant gives the same bits; the better ones are faster."""
-    if cpu.level is None:
-        return "unknown on this platform"
-    return f"{cpu.level}, the best that this processor has of x86-64-v4, x86-64-v3 and the baseline"
+def _kernels_text(kernels: Kernels | None) -> str:
+    """Every instruction set gives the same bits; the later ones are faster."""
+    if kernels is None:
+        return "unknown: no native module"
+    others = ", ".join(kernels.instruction_sets)
+    return f"{kernels.threads} threads, instruction set {kernels.instruction_set} (of {others})"
 
 
 def _backend_text(backend: Backend) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 import time
 from pathlib import Path
@@ -102,9 +101,6 @@ def equality(
     instruction sets, asynchronous scheduling, and drafts of every length, right and wrong. Exits with 1 at the first
     difference, and when something of this never occurred.
     """
-    # Pieces of work are tiny here: two threads that spin while they wait lose whole time slices on a busy machine. The
-    # thread runtime reads this once, when it is loaded below.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from tqdm import tqdm  # type: ignore[import-untyped]
 
     from di_engine.verify import EqualityCheck
