@@ -252,3 +252,19 @@ def test_a_file_that_is_no_record_is_an_error(text: str, tmp_path: Path) -> None
     file.write_text(text)
     with pytest.raises(RecordError, match="no record"):
         read_results(file)
+
+
+@pytest.mark.parametrize("place", ["missing/result.json", "."])
+def test_where_the_result_cannot_go_is_told_before_anything_is_measured(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / place
+    begin = time.monotonic()
+    assert run(["bench", "kernels", "--seconds", "1000", "--out", str(out)]) == 2
+    assert time.monotonic() - begin < 60
+    assert str(out) in capsys.readouterr().err
+
+
+def test_a_match_in_no_title_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "kernels", "--family", "step", "--match", "no such operation"]) == 2
+    assert "no such operation" in capsys.readouterr().err

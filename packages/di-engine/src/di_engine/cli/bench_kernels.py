@@ -21,6 +21,7 @@ from di_engine.cli.bench_output import (
     using_kernels,
     write_record,
 )
+from di_engine.cli.common import EXIT_USAGE, CommandError
 from di_engine.cli.interruption import raise_from_now_on
 
 ALL_FAMILIES = "linear,attention,top-k,sampling,step"
@@ -54,6 +55,8 @@ def command(
     meter = LoadMeter()
     with using_kernels(instruction_set, pin):
         recipes = kernel_recipes(families, match)
+        if not recipes:
+            raise CommandError(f"--match: got {match!r}, which is in no title of {family}", EXIT_USAGE)
         with tqdm(total=len(recipes) * len(counts), unit="case", disable=not sys.stderr.isatty()) as bar:
             found = measure_kernels(recipes, counts, seconds, progress=lambda reached: bar.update())
         load = meter.read()

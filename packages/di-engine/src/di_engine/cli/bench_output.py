@@ -26,7 +26,19 @@ InstructionSetOption = Annotated[
 SecondsOption = Annotated[float, typer.Option(min=0.0, help="Seconds for each measurement.")]
 PinOption = Annotated[bool, typer.Option("--pin", help="Keep each thread on a processor of its own.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")]
-OutOption = Annotated[Path | None, typer.Option(help="A file that gets the JSON object as well.")]
+
+
+def _may_be_written(path: Path | None) -> Path | None:
+    """Said at once: what was measured for minutes must not be lost for a name."""
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        reason = "is a directory" if path.is_dir() else "there is no such directory"
+        raise CommandError(f"--out: {path}: {reason}", EXIT_USAGE)
+    return path
+
+
+OutOption = Annotated[
+    Path | None, typer.Option(help="A file that gets the JSON object as well.", callback=_may_be_written)
+]
 
 
 def numbers(option: str, text: str) -> list[int]:
