@@ -17,7 +17,9 @@ constexpr int kFewRows = 2, kSideRows = 0, kNarrowRows = 3, kWideRows = 3, kGrou
 #endif
 
 // How far the prefetch is in front of a stream of weights. The cheaper the bytes are to compute with, the
-// more of them are asked for at once.
+// more of them are asked for at once. They are asked for as read once (not to be kept): a step reads more
+// weights than the caches hold, and what the host needs between two steps would have to come from memory
+// again.
 constexpr int64_t ahead(WeightFormat format) { return format == WeightFormat::mxfp4 ? 12288 : 8192; }
 
 DI_INLINE u32x16 splat_pair(const uint16_t* p) {
@@ -47,7 +49,7 @@ DI_INLINE void pairs(const PackedGroup<F>& group, int64_t block, int word, u32x1
   const uint8_t* p = group.codes + block * block_bytes(F) + 64 * word;
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
-    __builtin_prefetch(p + 64 * i + ahead(F));
+    __builtin_prefetch(p + 64 * i + ahead(F), 0, 0);
     decode_words<F>(load_once(p + 64 * i), out + i * pairs_of_word(F));
   }
 }
