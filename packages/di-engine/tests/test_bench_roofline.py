@@ -59,6 +59,7 @@ def test_points_are_rates_over_intensity() -> None:
 def test_what_computes_nothing_or_reads_an_unknown_amount_is_left_out() -> None:
     assert points([result(flops=0)], 1) == []
     assert points([result("step")], 1) == []
+    assert points([result(disturbed=True)], 1) == []
     assert points([{**PEER_STEP, "read": None}], 1) == []
     [point] = points([PEER_STEP], 1)
     assert (point.label, point.intensity, point.flops) == ("llama.cpp", 2.0, 200.0)

@@ -47,10 +47,10 @@ class Roof:
 
 
 def points(results: Iterable[dict[str, Any]], threads: int) -> list[Point]:
-    """What records say about this number of threads; operations that only read are left out."""
+    """What records say about this number of threads; operations that only read or that was disturbed are left out."""
     found = []
     for result in results:
-        if result.get("threads") != threads or not result.get("flops"):
+        if result.get("threads") != threads or not result.get("flops") or result.get("disturbed"):
             continue
         if result["family"] == "peer":
             if result["read"]:
@@ -76,7 +76,8 @@ def points(results: Iterable[dict[str, Any]], threads: int) -> list[Point]:
 
 
 def _peer(label: str, intensity: float, flops: float, seconds: float) -> Point:
-    return Point(label.split(",")[0].split(" (")[0], "x", intensity, flops / seconds, is_peer=True)
+    name = label.split(",")[0].split(" (")[0]
+    return Point(name, "x" if name.startswith("torch") else "*", intensity, flops / seconds, is_peer=True)
 
 
 def roof(results: Iterable[dict[str, Any]], threads: int) -> Roof | None:
@@ -125,7 +126,7 @@ def _panel(axis: Axes, ceiling: Roof, found: Sequence[Point]) -> None:
     axis.plot(line, [1e-9 * ceiling.at(each) for each in line], color="black", linewidth=1.2)
     dot, read = f"dot {1e-9 * ceiling.dot:.0f} GFLOP/s", f"read {1e-9 * ceiling.read:.0f} GB/s"
     axis.text(INTENSITIES[1], 1.05e-9 * ceiling.dot, dot, ha="right", va="bottom", fontsize=8)
-    axis.text(1.3 * INTENSITIES[0], 1.7e-9 * ceiling.at(INTENSITIES[0]), read, fontsize=8)
+    axis.text(INTENSITIES[0], 4e-9 * ceiling.at(INTENSITIES[0]), read, fontsize=8)
     for label in dict.fromkeys(point.label for point in found):
         group = [point for point in found if point.label == label]
         color, mark = (PEERS if group[0].is_peer else OURS), group[0].mark
