@@ -49,6 +49,7 @@ void pack_blocks(const Weight& weight, int64_t group, int64_t begin, int64_t cou
 void pack(const Weight& weight, uint8_t* out) {
   const int64_t bytes = group_bytes(weight.format, weight.k), blocks = blocks_of(weight.k);
   const int64_t scales = scale_bytes(weight.format, weight.k);
+  if (bytes == 0) return;  // there may be no memory to write to
   parallel_for(groups_of(weight.n), bytes, [&](int64_t first, int64_t last) {
     for (int64_t g = first; g < last; ++g) {
       uint8_t* group = out + g * bytes;
