@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <exception>
 
@@ -82,14 +83,21 @@ class FlushedSubnormals {
   FlushedSubnormals& operator=(const FlushedSubnormals&) = delete;
 };
 
-// Calls body(begin, end) for disjoint ranges that cover [0, n). `cost` is about the number of scalar
-// operations of one item: small work stays on the calling thread, where it is done sooner than threads are
-// woken. What a body throws reaches the caller; of several exceptions, one does.
+constexpr int64_t kPerElement = 16;  // operations that take as long as reading, changing and writing a value
+
+// Threads that n > 0 items are worth. `cost` is about the number of multiplications of one item in a dense
+// product: small work stays on the calling thread, where it is done sooner than threads are woken.
+inline int64_t parts_worth(int64_t n, int64_t cost) {
+  const int64_t worthwhile = n * std::max<int64_t>(cost, 1) / work_per_thread();
+  return std::clamp<int64_t>(worthwhile, 1, std::min<int64_t>(num_threads(), n));
+}
+
+// Calls body(begin, end) for disjoint ranges that cover [0, n), a range for each thread. What a body throws
+// reaches the caller; of several exceptions, one does.
 template <class Body>
 void parallel_for(int64_t n, int64_t cost, const Body& body) {
   if (n <= 0) return;
-  const int64_t worthwhile = n * std::max<int64_t>(cost, 1) / work_per_thread();
-  const int64_t parts = std::clamp<int64_t>(worthwhile, 1, std::min<int64_t>(num_threads(), n));
+  const int64_t parts = parts_worth(n, cost);
   const auto run = [&](int64_t part) {
     const DefaultArithmetic arithmetic;
     place_thread(part);
@@ -114,6 +122,19 @@ void parallel_for(int64_t n, int64_t cost, const Body& body) {
     }
   }
   if (failure) std::rethrow_exception(failure);
+}
+
+// The same for items of unequal cost: the ranges are shorter, and a thread that is done takes another one.
+template <class Body>
+void parallel_for_uneven(int64_t n, int64_t cost, const Body& body) {
+  if (n <= 0) return;
+  constexpr int64_t kRangesPerThread = 8;
+  const int64_t threads = parts_worth(n, cost);
+  const int64_t ranges = threads == 1 ? 1 : std::min(n, kRangesPerThread * threads);
+  std::atomic<int64_t> next{0};
+  parallel_for(threads, work_per_thread(), [&](int64_t, int64_t) {
+    for (int64_t i = next++; i < ranges; i = next++) body(n * i / ranges, n * (i + 1) / ranges);
+  });
 }
 
 }  // namespace di

@@ -163,7 +163,7 @@ void attend(const AttentionShape& shape, const T* q, const Collect& collect, con
             const OutputRope* rope, T* out) {
   using Arithmetic = std::conditional_t<std::is_same_v<T, bf16>, FlushedSubnormals, DefaultArithmetic>;
   const int64_t heads = shape.heads, dim = shape.dim, groups = ceil_div(heads, kHeads);
-  parallel_for(
+  parallel_for_uneven(
       shape.rows * groups, kTypicalKeys * std::min(heads, kHeads) * dim / 4, [&](int64_t begin, int64_t end) {
         thread_local RowSoftmax<T> softmax;
         thread_local RowKeys keys;
@@ -212,19 +212,21 @@ int64_t page_of(const EntryKeys& entries, int32_t entry) {
 }
 
 void check_entries(const EntryKeys& entries, const WindowKeys& window, int64_t rows) {
-  for (int64_t r = 0; r < rows; ++r) {
-    const int64_t window_keys = std::max<int64_t>(int64_t{window.end[r]} - window.begin[r], 0);
-    require_range("number of window keys", r, window_keys, 0, window.width + 1);
-    for (int64_t i = 0; i < entries.count; ++i) {
-      const int32_t entry = entries.selected[r * entries.count + i];
-      if (entry < 0) continue;
-      require_range("selected entry", r, entry, 0, entries.table_width * entries.pages.inner);
-      require_range("sequence", r, entries.sequence[r], 0, entries.sequences);
-      const int32_t block =
-          entries.block_table[entries.sequence[r] * entries.table_width + page_of(entries, entry)];
-      require_range("block of a selected entry", r, block, 0, entries.pages.outer);
+  parallel_for(rows, kPerElement * entries.count, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r) {
+      const int64_t window_keys = std::max<int64_t>(int64_t{window.end[r]} - window.begin[r], 0);
+      require_range("number of window keys", r, window_keys, 0, window.width + 1);
+      for (int64_t i = 0; i < entries.count; ++i) {
+        const int32_t entry = entries.selected[r * entries.count + i];
+        if (entry < 0) continue;
+        require_range("selected entry", r, entry, 0, entries.table_width * entries.pages.inner);
+        require_range("sequence", r, entries.sequence[r], 0, entries.sequences);
+        const int32_t block =
+            entries.block_table[entries.sequence[r] * entries.table_width + page_of(entries, entry)];
+        require_range("block of a selected entry", r, block, 0, entries.pages.outer);
+      }
     }
-  }
+  });
 }
 
 void collect_window(const WindowKeys& window, int64_t row, RowKeys& keys) {

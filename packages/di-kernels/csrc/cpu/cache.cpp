@@ -44,7 +44,7 @@ void store_keys(const T* x, int64_t rows, int64_t dim, const NormWeight& norm, c
   const auto rms_norm_row = norm_simd::active().of<T>().rms_norm;
   const auto rotate = rope_simd::active().of<T>().rotate;
   const int64_t plain = dim - rotation.dim, pairs = rotation.dim / 2;
-  parallel_for(rows, 4 * dim, [&](int64_t begin, int64_t end) {
+  parallel_for(rows, 2 * kPerElement * dim, [&](int64_t begin, int64_t end) {
     thread_local std::vector<T> scratch;  // grows once
     scratch.resize(std::max(scratch.size(), static_cast<size_t>(dim)));
     T* row = scratch.data();

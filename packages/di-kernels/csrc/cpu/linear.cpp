@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "cpu/ceil_div.hpp"
 #include "cpu/formats.hpp"
 #include "parallel.hpp"
 #include "simd/linear.hpp"
@@ -18,6 +19,7 @@ constexpr int64_t kRowBlock = 512;          // input rows that are held in block
 constexpr int64_t kStoredBytes = 16 << 10;  // of a weight as stored, packed at once: stays in the first cache
 constexpr int64_t kScaleBlocks = 256;       // of a weight as stored whose scales are packed at once
 constexpr int64_t kDecodedBytes = 4 << 10;  // of one group, decoded at once
+constexpr int64_t kScatteredRows = 16;      // put into blocks side by side
 
 // What multiply() packs and decodes; a thread uses the same memory again and again.
 struct Scratch {
@@ -149,15 +151,20 @@ void store_totals(const float* totals, int64_t rows, int64_t count, float* y, in
 
 namespace {
 
-// Row m of `rows` to its blocks; what is behind its end is zero.
+// `count` rows, `stride` apart, to the blocks of rows m.. of `rows`; what is behind their end is zero. Block
+// by block: one row's blocks lie so far from each other that they would share few places of the first cache.
 template <class T>
-void scatter_row(const T* row, int64_t k, int64_t m, int64_t rows, T* out) {
-  const int64_t blocks = blocks_of(k);
-  for (int64_t b = 0; b < blocks; ++b) {
-    T* target = out + (b * rows + m) * kBlock;
-    const int64_t count = std::min(kBlock, k - b * kBlock);
-    std::memcpy(target, row + b * kBlock, static_cast<size_t>(count) * sizeof(T));
-    for (int64_t i = count; i < kBlock; ++i) target[i] = T{};
+void scatter_rows(const T* x, int64_t stride, int64_t count, int64_t k, int64_t m, int64_t rows, T* out) {
+  const int64_t whole = k / kBlock, rest = k % kBlock;
+  out += m * kBlock;
+  for (int64_t b = 0; b < whole; ++b, out += rows * kBlock) {
+    for (int64_t r = 0; r < count; ++r) {
+      std::memcpy(out + r * kBlock, x + r * stride + b * kBlock, kBlock * sizeof(T));
+    }
+  }
+  for (int64_t r = 0; r < count && rest > 0; ++r) {
+    T* end = std::copy_n(x + r * stride + whole * kBlock, rest, out + r * kBlock);
+    std::fill_n(end, kBlock - rest, T{});
   }
 }
 
@@ -165,15 +172,15 @@ void scatter_row(const T* row, int64_t k, int64_t m, int64_t rows, T* out) {
 
 template <class T>
 void block_row(const T* row, int64_t k, bool quantize, bool wide, int64_t m, int64_t rows, void* out) {
-  if (!quantize && wide == (sizeof(T) == 4)) return scatter_row(row, k, m, rows, static_cast<T*>(out));
+  if (!quantize && wide == (sizeof(T) == 4)) return scatter_rows(row, k, 1, k, m, rows, static_cast<T*>(out));
   thread_local Buffer wide_row, narrow_row;
   float* floats = wide_row.reserve<float>(k);
   widen(row, k, floats);
   if (quantize) round_trip_fp8(floats, k);
-  if (wide) return scatter_row(floats, k, m, rows, static_cast<float*>(out));
+  if (wide) return scatter_rows(floats, k, 1, k, m, rows, static_cast<float*>(out));
   bf16* halves = narrow_row.reserve<bf16>(k);
   narrow(floats, k, halves);
-  scatter_row(halves, k, m, rows, static_cast<bf16*>(out));
+  scatter_rows(halves, k, 1, k, m, rows, static_cast<bf16*>(out));
 }
 
 template <class T>
@@ -182,8 +189,17 @@ BlockedRows block_rows(const T* x, int64_t stride, int64_t rows, int64_t k, bool
   const bool same_type = !quantize && wide == (sizeof(T) == 4);
   if (same_type && rows == 1 && k % kBlock == 0) return {x, rows, wide};
   void* out = buffer.reserve<uint8_t>(rows * blocks_of(k) * kBlock * (wide ? 4 : 2));
-  parallel_for(rows, quantize ? 8 * k : k, [&](int64_t first, int64_t last) {
-    for (int64_t m = first; m < last; ++m) block_row(x + m * stride, k, quantize, wide, m, rows, out);
+  const int64_t chunk = same_type ? kScatteredRows : 1;
+  const int64_t cost = (same_type ? kPerElement / 4 : kPerElement) * chunk * k;
+  parallel_for(ceil_div(rows, chunk), cost, [&](int64_t first, int64_t last) {
+    for (int64_t m = first * chunk; m < std::min(last * chunk, rows); m += chunk) {
+      const int64_t count = std::min(chunk, rows - m);
+      if (same_type) {
+        scatter_rows(x + m * stride, stride, count, k, m, rows, static_cast<T*>(out));
+      } else {
+        block_row(x + m * stride, k, quantize, wide, m, rows, out);
+      }
+    }
   });
   return {out, rows, wide};
 }

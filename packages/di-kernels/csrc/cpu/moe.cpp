@@ -93,22 +93,26 @@ class ExpertPass {
     });
     auto* blocks =
         block_buffer.reserve<uint8_t>(static_cast<int64_t>(groups_.pair.size()) * padded * element);
-    inputs_.clear();
-    for (int64_t i = 0; i < groups_.size(); ++i) {
-      const int64_t count = groups_.count(i), start = groups_.start[i];
-      uint8_t* target = blocks + start * padded * element;
-      for (int64_t r = 0; r < count; ++r) {
-        const uint8_t* source = row + groups_.pair[start + r] / slots * padded * element;
-        if (count == 1) {
-          target = const_cast<uint8_t*>(source);  // a single row is in blocks as it is
-        } else if (wide_in_) {
-          block_row(reinterpret_cast<const float*>(source), padded, false, true, r, count, target);
-        } else {
-          block_row(reinterpret_cast<const bf16*>(source), padded, false, false, r, count, target);
+    inputs_.resize(static_cast<size_t>(groups_.size()));
+    const int64_t pairs = static_cast<int64_t>(groups_.pair.size());
+    const int64_t cost = kPerElement * padded * pairs / groups_.size();
+    parallel_for_uneven(groups_.size(), cost, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) {
+        const int64_t count = groups_.count(i), start = groups_.start[i];
+        uint8_t* target = blocks + start * padded * element;
+        for (int64_t r = 0; r < count; ++r) {
+          const uint8_t* source = row + groups_.pair[start + r] / slots * padded * element;
+          if (count == 1) {
+            target = const_cast<uint8_t*>(source);  // a single row is in blocks as it is
+          } else if (wide_in_) {
+            block_row(reinterpret_cast<const float*>(source), padded, false, true, r, count, target);
+          } else {
+            block_row(reinterpret_cast<const bf16*>(source), padded, false, false, r, count, target);
+          }
         }
+        inputs_[i] = {target, count, wide_in_};
       }
-      inputs_.push_back({target, count, wide_in_});
-    }
+    });
   }
 
   // Fills the activations of all pairs.

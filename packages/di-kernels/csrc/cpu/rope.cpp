@@ -12,7 +12,7 @@ void apply_rope(const T* x, const int32_t* positions, const float* table, T* y, 
                 int64_t width, int64_t dim, bool inverse) {
   const int64_t plain = width - dim, pairs = dim / 2;
   const auto rotate = rope_simd::active().of<T>().rotate;
-  parallel_for(rows, heads * width / 4, [&](int64_t begin, int64_t end) {
+  parallel_for(rows, kPerElement * heads * dim, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const float* angles = table + positions[r] * dim;
       for (int64_t h = r * heads; h < (r + 1) * heads; ++h) {

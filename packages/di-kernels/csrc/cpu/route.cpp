@@ -12,7 +12,7 @@ void route(const float* logits, const uint8_t* bias, int64_t bias_row_bytes, int
            int64_t top_k, float scale, int32_t* ids, float* weights) {
   const auto loop = route_simd::active().route;
   const auto size = static_cast<size_t>(route_simd::padded(experts));
-  parallel_for(rows, 8 * experts, [&](int64_t begin, int64_t end) {
+  parallel_for(rows, 4 * kPerElement * experts, [&](int64_t begin, int64_t end) {
     thread_local std::vector<float> score;  // grows once
     thread_local std::vector<uint32_t> key;
     score.resize(std::max(score.size(), size));
@@ -27,7 +27,7 @@ void route(const float* logits, const uint8_t* bias, int64_t bias_row_bytes, int
 template <class T>
 void combine(const T* shared, const T* routed, T* y, int64_t rows, int64_t slots, int64_t dim) {
   const auto loop = hyper_simd::active().of<T>().combine;
-  parallel_for(rows, slots * dim, [&](int64_t begin, int64_t end) {
+  parallel_for(rows, kPerElement * slots * dim, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       loop(shared + r * dim, routed + r * slots * dim, slots, dim, y + r * dim);
     }
