@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from di_engine.benchmark import timing
 from di_engine.benchmark.kernels import FAMILIES, kernel_recipes
 from di_engine.benchmark.measure import (
     Case,
-    Least,
     Peer,
     Reached,
     as_bytes,
@@ -24,8 +27,10 @@ from di_engine.benchmark.measure import (
 from di_engine.benchmark.random_weights import RandomBytes
 from di_engine.benchmark.record import RecordError, read_results
 from di_engine.benchmark.release import layers_config, released_config
+from di_engine.benchmark.timing import Least, LeastTime, longest_wait, thread_waits
 from di_engine.benchmark.work import Ceilings, Work, attention_work, index_work, linear_work
 from di_engine.cli import run
+from di_engine.cli.bench_output import print_reached
 from di_kernels import num_threads
 from di_kernels.ops.formats import EntryFormat
 from di_kernels.ops.linear import WeightFormat
@@ -73,6 +78,46 @@ def test_time_that_others_had_is_left_out_of_long_calls_on_one_thread() -> None:
     assert worked.total < 0.05
 
 
+def test_a_least_time_tells_whether_a_thread_had_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[dict[str, int]] = []
+    monkeypatch.setattr(timing, "thread_waits", lambda: waits.pop(0))
+    least = LeastTime()
+
+    def timed(seconds: float, before: int, after: int) -> tuple[float, bool, int]:
+        waits[:] = [{"7": 5, "8": before}, {"7": 5, "8": after, "9": 10**9}]  # the last one is new
+        least.begin()
+        least.end(seconds)
+        return least.seconds, least.disturbed, len(waits)
+
+    assert timed(0.010, 10**6, 3 * 10**6) == (0.010, True, 0)
+    assert timed(0.011, 0, 0) == (0.010, True, 1)  # longer than the least: nothing is changed, nor asked
+    assert timed(0.010 - 1e-6, 0, 10**6) == (0.010 - 1e-6, False, 0)
+    assert timed(0.009, 0, 2 * 10**6) == (0.009, True, 0)
+    assert timed(0.0001, 0, 2 * 10**6) == (0.0001, False, 1)  # too short to be interrupted in every round
+    assert timed(0.00005, 0, 0) == (0.00005, False, 2)
+
+
+@pytest.mark.skipif(not timing.THREADS.exists(), reason="the system does not tell how long threads wait")
+def test_waiting_is_told_for_every_thread() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        number = str(pool.submit(threading.get_native_id).result())
+        before = thread_waits()
+        assert {number, str(threading.get_native_id())} <= before.keys()
+        start = time.perf_counter()
+        assert 0 <= longest_wait(before, thread_waits()) <= time.perf_counter() - start + 1e-3
+    assert longest_wait({}, {}) == 0.0
+
+
+def test_where_the_system_does_not_tell_of_waiting_nothing_counts_as_disturbed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timing, "THREADS", tmp_path / "nothing")
+    assert thread_waits() == {}
+    least = Least([lambda: time.sleep(0.002)])
+    least.round()
+    assert not least.disturbed
+
+
 def test_a_case_is_measured_beside_its_ceilings_and_its_peer() -> None:
     buffer = torch.zeros(1 << 16, dtype=torch.uint8)
     called = []
@@ -106,9 +151,10 @@ def test_a_run_has_one_dot_peak_and_tells_who_did_not_see_it() -> None:
     def reached(threads: int, dot: float) -> Reached:
         return Reached("f", "n", "s", 1, threads, Work(1), 1.0, Ceilings(1.0, dot), 3, None, None, None)
 
-    found = settle([reached(1, 100.0), reached(2, 190.0), reached(1, 90.0), reached(2, 40.0)])
-    assert [each.ceilings.dot for each in found] == [100.0, 190.0, 100.0, 190.0]
-    assert [each.disturbed for each in found] == [False, False, False, True]
+    waited = replace(reached(1, 99.0), disturbed=True)
+    found = settle([waited, reached(1, 100.0), reached(2, 190.0), reached(1, 90.0), reached(2, 40.0)])
+    assert [each.ceilings.dot for each in found] == [100.0, 100.0, 190.0, 100.0, 190.0]
+    assert [each.disturbed for each in found] == [True, False, False, False, True]
 
 
 def test_threads_are_set_and_given_back() -> None:
@@ -233,6 +279,14 @@ def test_the_command_runs_on_an_instruction_set(capsys: pytest.CaptureFixture[st
     assert run([*arguments, "--instruction-set", "portable", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["machine"]["instruction_set"] == "portable"
     assert instruction_set() == before
+
+
+def test_a_disturbed_case_has_no_share(capsys: pytest.CaptureFixture[str]) -> None:
+    case = Reached("step", "name", "s", 1, 2, Work(10**6), 1e-3, Ceilings(1e6, 1e9), 4, None, None, None)
+    print_reached([case, replace(case, disturbed=True)])
+    quiet, disturbed = capsys.readouterr().out.splitlines()[1:]
+    assert quiet.endswith("100000 %")
+    assert disturbed.endswith("disturbed")
 
 
 @pytest.mark.parametrize(

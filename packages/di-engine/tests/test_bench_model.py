@@ -10,12 +10,22 @@ from pathlib import Path
 
 import pytest
 from di_engine.benchmark.generated import active_parameters, generated_config, write_generated
-from di_engine.benchmark.model import BATCHES, PREFILL_TOKENS, PROMPT_TOKENS, measure_model
+from di_engine.benchmark.model import (
+    BATCHES,
+    PREFILL_TOKENS,
+    PROMPT_TOKENS,
+    ModelTiming,
+    StepTimes,
+    measure_model,
+    settle,
+)
 from di_engine.benchmark.native_clock import native_clock
 from di_engine.benchmark.peers.llama_cpp_model import Sizes, sizes_for
 from di_engine.benchmark.peers.models import measure_llama_cpp, measure_transformers
 from di_engine.benchmark.peers.process import PeerError, run_peer
 from di_engine.benchmark.record import read_results
+from di_engine.benchmark.timing import Timing
+from di_engine.benchmark.work import Ceilings, Work
 from di_engine.cli import run
 from di_engine.cli.bench_output import unpinned, using_kernels
 from di_kernels import _native
@@ -98,9 +108,35 @@ def test_steps_of_every_shape_are_timed(tiny: Path) -> None:
         assert timing.times.outside.median < timing.times.step.median
         assert timing.tokens_per_second == timing.tokens / timing.times.step.minimum
         assert timing.of_floor == timing.ceilings.floor(timing.work) / timing.times.step.minimum
-        assert 0 < timing.outside_share < 1
+        assert timing.outside_share == timing.times.outside.minimum / timing.times.step.minimum
     assert timings[1].work.read > timings[0].work.read
     assert timings[2].work.flops > 100 * timings[0].work.flops
+
+
+def test_steps_of_a_run_have_its_best_ceilings_and_tell_who_did_not_see_them() -> None:
+    def timing(model: str, threads: int, read: float, dot: float, disturbed: bool = False) -> ModelTiming:
+        least = Timing(3, 0.25, 0.25, 0.5)
+        times = StepTimes(least, Timing(3, 0.05, 0.1, 0.4), disturbed)
+        return ModelTiming(
+            model, "decode", 1, 1, threads, times, Work(10), Ceilings(read, dot), times.disturbed
+        )
+
+    found = settle(
+        [
+            timing("a", 1, 80.0, 100.0),
+            timing("a", 1, 90.0, 84.0),
+            timing("b", 1, 40.0, 100.0, disturbed=True),
+            timing("a", 2, 85.0, 170.0),
+        ]
+    )
+    assert [each.ceilings for each in found] == [
+        *[Ceilings(90.0, 100.0)] * 2,
+        Ceilings(40.0, 100.0),
+        Ceilings(85.0, 170.0),
+    ]
+    assert [each.disturbed for each in found] == [False, True, True, False]
+    assert found[0].outside_share == 0.2
+    assert found[0].of_floor == 10 / 90 / 0.25
 
 
 def test_a_peers_script_gets_arguments_and_input(tmp_path: Path) -> None:

@@ -4,13 +4,13 @@ Weights rotate through a pool that is much larger than the last-level cache, as 
 least time of many, taken for each member of the pool apart and then averaged: two allocations of one process may
 differ in how fast they can be read, and one lucky member must not stand for all. With one thread, a call that takes
 longer than a time slice is timed by the processor time of the thread, which leaves out what others ran on its core;
-with more threads nothing but a quiet machine helps.
+with more threads nothing but a quiet machine helps: what was disturbed is told.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,15 +20,12 @@ import torch
 from di_kernels import ceilings, num_threads, set_num_threads
 from torch import Tensor
 
-from di_engine.benchmark.timing import without_collection
+from di_engine.benchmark.timing import Call, Least, without_collection
 from di_engine.benchmark.work import Ceilings, Work
 
-Call = Callable[[], object]
 Buffers = tuple[Tensor, ...]
 
 LEAST_ROUNDS = 4
-SLICE = 1e-3
-"""Seconds that a call may take and still find many rounds in which nothing interrupts it."""
 DISTURBED = 0.85
 """Of the dot's peak."""
 CEILING_REPEATS = 4
@@ -107,7 +104,8 @@ class Reached:
     peer_seconds: float | None
     peer_read: int | None
     disturbed: bool = False
-    """Whether other work took so much that the dot never ran at its peak while the case was measured."""
+    """Whether other work took so much that threads had to wait in the least times of the case or of a ceiling, or that
+    the dot never ran at its peak meanwhile: neither times nor shares mean anything then."""
 
     @property
     def bandwidth(self) -> float:
@@ -166,57 +164,30 @@ def measure(case: Case, seconds: float) -> Reached:
         peer=None if case.peer is None else case.peer.name,
         peer_seconds=None if case.peer is None else peers.total / len(case.peer.members),
         peer_read=None if case.peer is None else case.peer.read,
+        disturbed=any(least.disturbed for least in (calls, peers, reads, dots)),
     )
 
 
 def settle(found: Sequence[Reached]) -> list[Reached]:
     """The measurements of a run with the dot peak that its best moment had: a loop in registers has one peak, whatever
     it stands beside. Where a case saw much less of it, neither its times nor its read rate are to be trusted."""
-    peaks: dict[int, float] = {}
-    for reached in found:
-        peaks[reached.threads] = max(peaks.get(reached.threads, 0.0), reached.ceilings.dot)
+    peaks = dot_peaks((reached.threads, reached.ceilings.dot) for reached in found)
     return [
         replace(
             reached,
             ceilings=replace(reached.ceilings, dot=peaks[reached.threads]),
-            disturbed=reached.ceilings.dot < DISTURBED * peaks[reached.threads],
+            disturbed=reached.disturbed or reached.ceilings.dot < DISTURBED * peaks[reached.threads],
         )
         for reached in found
     ]
 
 
-class Least:
-    """The least time of each of some calls, over many rounds.
-
-    Args:
-        calls: what to time.
-        alone: whether they compute on the calling thread only and never wait: then :data:`SLICE` applies.
-    """
-
-    def __init__(self, calls: Sequence[Call], alone: bool = False) -> None:
-        self._calls = calls
-        self._alone = alone
-        self._seconds = [float("inf")] * len(calls)
-
-    @property
-    def total(self) -> float:
-        """Sum of the least times."""
-        return sum(self._seconds)
-
-    def round(self) -> None:
-        """Time every call once."""
-        for place, call in enumerate(self._calls):
-            worked, start = time.thread_time(), time.perf_counter()
-            call()
-            taken = time.perf_counter() - start
-            if self._alone and taken > SLICE:
-                taken = min(taken, time.thread_time() - worked)
-            if taken < self._seconds[place]:
-                self._seconds[place] = taken
-
-    def forget(self) -> None:
-        """What was timed so far was a warm start."""
-        self._seconds = [float("inf")] * len(self._calls)
+def dot_peaks(dots: Iterable[tuple[int, float]]) -> dict[int, float]:
+    """The best of what the dot reached with each number of threads."""
+    peaks: dict[int, float] = {}
+    for threads, dot in dots:
+        peaks[threads] = max(peaks.get(threads, 0.0), dot)
+    return peaks
 
 
 def ceilings_per_thread() -> int:

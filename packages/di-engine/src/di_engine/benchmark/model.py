@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,15 +16,16 @@ from di_spec import SamplingParams
 
 from di_engine.benchmark.layer import stored_tensors
 from di_engine.benchmark.measure import (
+    DISTURBED,
     DOT_ITERATIONS,
-    Least,
     as_bytes,
     ceilings_per_thread,
+    dot_peaks,
     using_threads,
 )
 from di_engine.benchmark.model_work import ModelWork, StepShape
 from di_engine.benchmark.native_clock import NativeClock, native_clock
-from di_engine.benchmark.timing import Timing, summarize_timings, without_collection
+from di_engine.benchmark.timing import Least, LeastTime, Timing, summarize_timings, without_collection
 from di_engine.benchmark.work import Ceilings, Work
 from di_engine.config import EngineConfig
 from di_engine.engine import LLMEngine
@@ -45,11 +46,13 @@ class StepTimes:
     """``LLMEngine.step`` as a whole."""
     outside: Timing
     """The same without the time inside native calls: planning, batches, crossing over, commit, text."""
+    disturbed: bool
+    """Whether even in the least step a thread had to wait for a processor."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelTiming:
-    """A step of one shape.
+    """A step of one shape. All figures are of least times, also the share of one in another.
 
     Attributes:
         model: what it was measured on.
@@ -58,6 +61,7 @@ class ModelTiming:
         tokens: that the step computes.
         work: of the step, with as many experts as are expected to be hit.
         ceilings: measured in the same run.
+        disturbed: whether other work took so much that the figures mean nothing.
     """
 
     model: str
@@ -68,10 +72,11 @@ class ModelTiming:
     times: StepTimes
     work: Work
     ceilings: Ceilings
+    disturbed: bool
 
     @property
     def tokens_per_second(self) -> float:
-        """By the least step."""
+        """Of a step."""
         return self.tokens / self.times.step.minimum
 
     @property
@@ -81,8 +86,8 @@ class ModelTiming:
 
     @property
     def outside_share(self) -> float:
-        """Part of a step that is outside kernels, by the medians."""
-        return self.times.outside.median / self.times.step.median
+        """Part of a step that is outside kernels."""
+        return self.times.outside.minimum / self.times.step.minimum
 
 
 def measure_model(
@@ -105,9 +110,9 @@ def measure_model(
             load_draft=False,
         )
         loaded = load_model(settings)
-        reached = measure_ceilings(loaded)
         shapes = [StepShape(batch, PROMPT_TOKENS, 1) for batch in BATCHES] + [StepShape(1, 0, PREFILL_TOKENS)]
         for shape in shapes:
+            ceilings, ceilings_disturbed = measure_ceilings(loaded)
             times = _EngineLoop(settings, loaded, clock).run(shape, steps)
             timing = ModelTiming(
                 model=name,
@@ -117,15 +122,34 @@ def measure_model(
                 threads=threads,
                 times=times,
                 work=work.step(shape),
-                ceilings=reached,
+                ceilings=ceilings,
+                disturbed=times.disturbed or ceilings_disturbed,
             )
             found.append(timing)
             progress(timing)
     return found
 
 
-def measure_ceilings(loaded: LoadedModel) -> Ceilings:
-    """A plain read of all of the model's weights, and the dot in registers."""
+def settle(found: Sequence[ModelTiming]) -> list[ModelTiming]:
+    """The timings of a run with the ceilings that its best moments had: those of one model, read by so many threads,
+    are the same for every step. What was measured while the dot was far from its peak was disturbed."""
+    peaks = dot_peaks((timing.threads, timing.ceilings.dot) for timing in found)
+    reads: dict[tuple[str, int], float] = {}
+    for timing in found:
+        key = timing.model, timing.threads
+        reads[key] = max(reads.get(key, 0.0), timing.ceilings.read)
+    return [
+        replace(
+            timing,
+            ceilings=Ceilings(reads[timing.model, timing.threads], peaks[timing.threads]),
+            disturbed=timing.disturbed or timing.ceilings.dot < DISTURBED * peaks[timing.threads],
+        )
+        for timing in found
+    ]
+
+
+def measure_ceilings(loaded: LoadedModel) -> tuple[Ceilings, bool]:
+    """A plain read of all of the model's weights, and the dot in registers; and whether other work disturbed them."""
     model = loaded.model
     assert isinstance(model, Model)
     buffers = as_bytes(*stored_tensors(model.weights))
@@ -135,7 +159,8 @@ def measure_ceilings(loaded: LoadedModel) -> Ceilings:
         reads.round()
         dots.round()
     read = sum(buffer.numel() // 64 * 64 for buffer in buffers) / reads.total
-    return Ceilings(read, num_threads() * ceilings_per_thread() * DOT_ITERATIONS / dots.total)
+    dot = num_threads() * ceilings_per_thread() * DOT_ITERATIONS / dots.total
+    return Ceilings(read, dot), reads.disturbed or dots.disturbed
 
 
 class _EngineLoop:
@@ -155,22 +180,26 @@ class _EngineLoop:
             for _ in range(shape.sequences):
                 self._add(shape.start, WARM_UP_STEPS + steps + 1)
             self._engine.step()  # all prompts fit into one
-        whole, outside = [], []
+        whole: list[float] = []
+        outside: list[float] = []
+        least = LeastTime()
         with without_collection():
             for number in range(WARM_UP_STEPS + steps):
                 if not decodes:
                     self._add(shape.rows, 1)
+                least.begin()
                 self._clock.read()
                 start = time.perf_counter()
                 self._engine.step()
                 taken = time.perf_counter() - start
                 if number >= WARM_UP_STEPS:
+                    least.end(taken)
                     whole.append(taken)
                     outside.append(taken - self._clock.read())
         while self._engine.has_unfinished():
             self._engine.step()
         self._engine.close()
-        return StepTimes(summarize_timings(whole), summarize_timings(outside))
+        return StepTimes(summarize_timings(whole), summarize_timings(outside), least.disturbed)
 
     def _add(self, tokens: int, max_tokens: int) -> None:
         prompt = self._random.integers(3, self._vocabulary, tokens).tolist()

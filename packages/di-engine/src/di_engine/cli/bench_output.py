@@ -129,7 +129,7 @@ def print_reached(found: Sequence[Reached]) -> None:
             f"{1e-9 * reached.ceilings.read:.0f} GB/s"
             if memory
             else f"{1e-9 * reached.ceilings.dot:.0f} GFLOP/s",
-            f"{100 * reached.of_floor:.0f} %{' (disturbed)' if reached.disturbed else ''}",
+            "disturbed" if reached.disturbed else f"{100 * reached.of_floor:.0f} %",
         ]
         if reached.peer is not None and reached.peer_seconds is not None:
             row += [reached.peer, f"{1e6 * reached.peer_seconds:,.1f}", f"{reached.peer_ratio:.2f}"]
