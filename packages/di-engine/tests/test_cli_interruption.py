@@ -1,4 +1,5 @@
-"""Ctrl-C at any moment of ``di``: exit code 130, no traceback, and nothing that goes on in spite of it."""
+"""Ctrl-C and SIGTERM at any moment of ``di``: their exit codes, no traceback, and nothing that goes on in spite of them
+or is left behind."""
 
 import signal
 import subprocess
@@ -27,11 +28,29 @@ INTERRUPTED_IMPORT = """
 """
 
 INTERRUPTED_WRITE = """
-    import signal
+    import signal, sys
     import di_engine.demo
     from di_engine.cli import main
 
-    di_engine.demo.write_demo_checkpoint = lambda directory, seed: signal.raise_signal(signal.SIGINT)
+    number = int(sys.argv.pop(1))
+    di_engine.demo.write_demo_checkpoint = lambda directory, seed: signal.raise_signal(number)
+    main()
+"""
+
+INTERRUPTED_BENCHMARK = """
+    import signal, sys, tempfile
+    import di_engine.benchmark.generated
+    from di_engine.cli import main
+
+    def write(directory, raw):
+        (directory / "model.safetensors").write_bytes(b"half of it")
+        try:
+            signal.raise_signal(number)
+        finally:
+            signal.raise_signal(number)  # timeout sends it to the process and to its group
+
+    number, tempfile.tempdir = int(sys.argv.pop(1)), sys.argv.pop(1)
+    di_engine.benchmark.generated.write_generated = write
     main()
 """
 
@@ -58,6 +77,12 @@ def test_imports_cannot_swallow_an_interrupt(checkpoint, module):
     assert (ended.returncode, ended.stdout, ended.stderr) == (interruption.EXIT_INTERRUPTED, "", "")
 
 
+ENDS = [
+    (int(signal.SIGINT), interruption.EXIT_INTERRUPTED),
+    (int(signal.SIGTERM), interruption.EXIT_TERMINATED),
+]
+
+
 def test_ignored_interrupts_stay_ignored():
     """``nohup`` and shells that start background jobs ask for that."""
     ended = python(INTERRUPTED_IMPORT, "typer", "SIG_IGN", "--version")
@@ -65,10 +90,24 @@ def test_ignored_interrupts_stay_ignored():
     assert "di-engine" in ended.stdout
 
 
-def test_work_that_was_begun_is_cleared_up(tmp_path):
-    ended = python(INTERRUPTED_WRITE, "demo-checkpoint", tmp_path / "demo")
-    assert (ended.returncode, ended.stdout, ended.stderr) == (interruption.EXIT_INTERRUPTED, "", "")
+@pytest.mark.parametrize(("number", "exit_code"), ENDS)
+def test_work_that_was_begun_is_cleared_up(tmp_path, number, exit_code):
+    ended = python(INTERRUPTED_WRITE, number, "demo-checkpoint", tmp_path / "demo")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (exit_code, "", "")
     assert not list((tmp_path / "demo").glob(".unfinished-*"))
+
+
+@pytest.mark.parametrize(("number", "exit_code"), ENDS)
+def test_a_generated_model_is_not_left_behind(tmp_path, number, exit_code):
+    ended = python(INTERRUPTED_BENCHMARK, number, tmp_path, "bench", "model", "--model", "generated")
+    assert (ended.returncode, ended.stdout) == (exit_code, "")
+    assert "Traceback" not in ended.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_until_there_is_something_to_clear_up_sigterm_ends_the_process():
+    ended = python(INTERRUPTED_IMPORT.replace("SIGINT", "SIGTERM"), "typer", "SIG_DFL", "--version")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (interruption.EXIT_TERMINATED, "", "")
 
 
 def test_end_of_the_process_has_no_traceback_either(tmp_path):
@@ -78,10 +117,15 @@ def test_end_of_the_process_has_no_traceback_either(tmp_path):
 
 
 def test_handlers_of_others_are_left_alone():
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
     try:
         interruption.exit_at_once()
         interruption.raise_from_now_on()
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        assert [signal.getsignal(number) for number in numbers] == [signal.SIG_IGN] * 2
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a program that has called none of ours
+        interruption.raise_from_now_on()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

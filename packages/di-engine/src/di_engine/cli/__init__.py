@@ -14,7 +14,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: that of the process) and return its exit code.
 
     0: all is well; 1: what was asked for did not succeed; 2: the command line is wrong, a value that the model or the
-    machine does not allow included; 130: interrupted.
+    machine does not allow included; 130: interrupted; 143: terminated.
     """
     from di_engine.cli.application import run
 

@@ -12,7 +12,7 @@ import typer
 from di_engine.cli import bench, demo, doctor, generate, inspect, simulate, verify
 from di_engine.cli import eval as evaluation
 from di_engine.cli.common import EXIT_FAILURE, EXIT_USAGE, CommandError, os_error_text, printable
-from di_engine.cli.interruption import EXIT_INTERRUPTED
+from di_engine.cli.interruption import EXIT_INTERRUPTED, EXIT_TERMINATED, Terminated
 from di_engine.cli.streams import write_error
 from di_engine.versions import installed_versions
 
@@ -77,6 +77,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _report(error.message, error.exit_code)
     except _UsageError as error:
         return _report(error.format_message(), EXIT_USAGE)  # type: ignore[attr-defined]
+    except Terminated:
+        return EXIT_TERMINATED
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
