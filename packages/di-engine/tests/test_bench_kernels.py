@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -58,13 +59,21 @@ def test_the_longer_of_reading_and_computing_binds() -> None:
     assert not ceilings.memory_bound(Work(200, 5000))
 
 
-def test_each_member_counts_with_its_least_time() -> None:
-    waits = iter([0.03, 0.0, 0.0, 0.03])
-    least = Least([lambda: time.sleep(next(waits))] * 2)
+def test_each_member_counts_with_its_least_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now, thread_time=lambda: 0.0))
+    lengths = iter([3.0, 1.0, 2.0, 4.0])
+
+    def call() -> None:
+        nonlocal now
+        now += next(lengths)
+
+    least = Least([call, call])
+    assert least.total == float("inf")
     least.round()
-    assert 0.03 <= least.total < 0.06
+    assert least.total == 3.0 + 1.0
     least.round()
-    assert least.total < 0.03
+    assert least.total == 2.0 + 1.0
 
 
 def test_time_that_others_had_is_left_out_of_long_calls_on_one_thread() -> None:
