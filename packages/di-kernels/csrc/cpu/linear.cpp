@@ -12,6 +12,7 @@
 namespace di {
 namespace {
 
+using linear_simd::Codes;
 using linear_simd::Decoded;
 using linear_simd::kTileGroups;
 
@@ -30,19 +31,16 @@ struct Scratch {
 };
 thread_local Scratch scratch;
 
-struct Codes {
-  const uint8_t *codes, *scales;
-};
-
 // Blocks of a group in the packed layout: where they lie, or packed into the scratch of place `slot`.
 Codes packed_codes(const Weight& weight, int64_t group, int64_t begin, int64_t count, int64_t slot) {
   const int64_t bytes = block_bytes(weight.format), scales = block_scales(weight.format);
   if (weight.packed) {
     const uint8_t* base = weight.data + group * group_bytes(weight.format, weight.k);
-    return {base + scale_bytes(weight.format, weight.k) + begin * bytes, base + begin * scales};
+    const uint8_t* codes = base + scale_bytes(weight.format, weight.k) + begin * bytes;
+    return {codes, base + begin * scales, codes + count * bytes};
   }
   pack_blocks(weight, group, begin, count, scratch.codes[slot], scratch.scales[slot]);
-  return {scratch.codes[slot], scratch.scales[slot]};
+  return {scratch.codes[slot], scratch.scales[slot], scratch.codes[slot]};
 }
 
 // Asks for the scales of the group that comes next, as the kernel does for its codes.
@@ -59,6 +57,7 @@ void multiply_few_stored(const Weight& weight, int64_t group, const BlockedRows&
   const bool full = (group + 1) * kGroupRows <= weight.n;
   const int64_t blocks = blocks_of(weight.k), whole = full ? weight.k / kBlock : 0;
   const uint8_t* first = weight.data + group * kGroupRows * weight.row_bytes;
+  const uint8_t* next = first + kGroupRows * weight.row_bytes;
   prefetch_scales(weight, group + 1);
   for (int64_t b = 0; b < blocks;) {
     const bool in_place = b < whole;
@@ -66,38 +65,54 @@ void multiply_few_stored(const Weight& weight, int64_t group, const BlockedRows&
     const int64_t count = std::min(step, (in_place ? whole : blocks) - b);
     const auto* rows = static_cast<const uint16_t*>(x.data) + b * x.rows * kBlock;
     if (in_place) {
-      const uint8_t* scales = pack_scales(weight, group, b, count, scratch.scales[0]);
-      simd.few_stored(weight.format, first + b * words_of_block(weight.format) * 4, weight.row_bytes, scales,
-                      count, rows, x.rows, x.rows, totals);
+      const Codes at{first + b * words_of_block(weight.format) * 4,
+                     pack_scales(weight, group, b, count, scratch.scales[0]),
+                     next + b * block_bytes(weight.format)};
+      simd.few_stored(weight.format, at, weight.row_bytes, count, rows, x.rows, x.rows, totals);
     } else {
-      const Codes w = packed_codes(weight, group, b, count, 0);
-      simd.few(weight.format, w.codes, w.scales, count, rows, x.rows, x.rows, totals);
+      const Codes at = packed_codes(weight, group, b, count, 0);
+      simd.few(weight.format, &at, 1, count, rows, x.rows, x.rows, totals);
     }
     b += count;
   }
 }
 
-void multiply_few(const Weight& weight, int64_t group, const BlockedRows& x, float* totals) {
-  if (!weight.packed) return multiply_few_stored(weight, group, x, totals);
-  const Codes w = packed_codes(weight, group, 0, blocks_of(weight.k), 0);
-  linear_simd::active().few(weight.format, w.codes, w.scales, blocks_of(weight.k),
-                            static_cast<const uint16_t*>(x.data), x.rows, x.rows, totals);
+// How far behind a group the next one lies that the thread multiplies in its place.
+int64_t groups_apart(const WeightGroup* tile, int64_t groups) {
+  return groups == 2 && tile[0].weight == tile[1].weight ? 2 : 1;
+}
+
+void multiply_few(const WeightGroup* tile, int64_t groups, const BlockedRows& x, float* totals) {
+  const Weight& weight = *tile[0].weight;
+  const int64_t blocks = blocks_of(weight.k), stride = x.rows * kGroupRows;
+  if (!weight.packed) {
+    for (int64_t g = 0; g < groups; ++g) {
+      multiply_few_stored(*tile[g].weight, tile[g].group, x, totals + g * stride);
+    }
+    return;
+  }
+  const int64_t step = groups_apart(tile, groups) * group_bytes(weight.format, weight.k);
+  Codes codes[kTileGroups];
+  for (int64_t g = 0; g < groups; ++g) {
+    codes[g] = packed_codes(*tile[g].weight, tile[g].group, 0, blocks, g);
+    codes[g].next = codes[g].scales + step;
+  }
+  linear_simd::active().few(weight.format, codes, groups, blocks, static_cast<const uint16_t*>(x.data),
+                            x.rows, x.rows, totals);
 }
 
 // What is read after blocks begin..begin+count-1: of a packed weight its next blocks, of one as stored their
 // share of the groups that come next, in the order in which these lie in memory, for 16 rows that are read
 // side by side would reach memory as 16 slow streams.
-void look_ahead(const Weight& weight, int64_t group, int64_t groups, int64_t begin, int64_t count,
-                Decoded* tile) {
-  const int64_t row_block = words_of_block(weight.format) * 4;
+void look_ahead(const WeightGroup& at, int64_t step, int64_t begin, int64_t count, Decoded* tile) {
+  const Weight& weight = *at.weight;
   if (weight.packed) {
-    const int64_t bytes = count * block_bytes(weight.format);
-    tile->next = packed_codes(weight, group, begin, count, 0).codes + bytes;
-    tile->next_bytes = bytes;
+    tile->next = packed_codes(weight, at.group, begin, count, 0).next;
+    tile->next_bytes = count * block_bytes(weight.format);
   } else {
-    tile->next =
-        weight.data + (group + groups) * kGroupRows * weight.row_bytes + begin * row_block * kGroupRows;
-    tile->next_bytes = (group + groups) * kGroupRows < weight.n ? count * row_block * kGroupRows : 0;
+    const int64_t row_block = words_of_block(weight.format) * 4, row = (at.group + step) * kGroupRows;
+    tile->next = weight.data + row * weight.row_bytes + begin * row_block * kGroupRows;
+    tile->next_bytes = row < weight.n ? count * row_block * kGroupRows : 0;
   }
 }
 
@@ -111,34 +126,41 @@ Decoded decoded(const Weight& weight, const Codes& w, int64_t count, bool wide, 
   return {scratch.values[slot], scratch.factors[slot], nullptr, 0};
 }
 
-void multiply_many(const Weight& weight, int64_t group, int64_t groups, const BlockedRows& x, float* totals) {
+void multiply_many(const WeightGroup* tile, int64_t groups, const BlockedRows& x, float* totals) {
   const auto& simd = linear_simd::active();
-  const int64_t blocks = blocks_of(weight.k);
+  const int64_t blocks = blocks_of(tile[0].weight->k);
   const int64_t step = kDecodedBytes / (kBlock * kGroupRows * (x.wide ? 4 : 2));
   for (int64_t b = 0; b < blocks; b += step) {
     const int64_t count = std::min(step, blocks - b);
-    Decoded tile[kTileGroups];
+    Decoded w[kTileGroups];
     for (int64_t g = 0; g < groups; ++g) {
-      tile[g] = decoded(weight, packed_codes(weight, group + g, b, count, g), count, x.wide, g);
-      look_ahead(weight, group + g, groups, b, count, &tile[g]);
+      const Weight& weight = *tile[g].weight;
+      w[g] = decoded(weight, packed_codes(weight, tile[g].group, b, count, g), count, x.wide, g);
+      look_ahead(tile[g], groups_apart(tile, groups), b, count, &w[g]);
     }
     const int64_t offset = b * x.rows * kBlock;
     if (x.wide) {
-      simd.wide(tile, groups, count, static_cast<const float*>(x.data) + offset, x.rows, x.rows, totals);
+      simd.wide(w, groups, count, static_cast<const float*>(x.data) + offset, x.rows, x.rows, totals);
     } else {
-      simd.narrow(tile, groups, count, static_cast<const uint16_t*>(x.data) + offset, x.rows, x.rows, totals);
+      simd.narrow(w, groups, count, static_cast<const uint16_t*>(x.data) + offset, x.rows, x.rows, totals);
     }
   }
 }
 
 }  // namespace
 
-void multiply(const Weight& weight, int64_t group, int64_t groups, const BlockedRows& x, float* totals) {
+void multiply(const WeightGroup* tile, int64_t groups, const BlockedRows& x, float* totals) {
+  const Weight &first = *tile[0].weight, &last = *tile[groups - 1].weight;
+  if (first.format != last.format || first.packed != last.packed) {
+    multiply(tile, 1, x, totals);
+    return multiply(tile + 1, 1, x, totals + x.rows * kGroupRows);
+  }
   std::fill_n(totals, groups * x.rows * kGroupRows, 0.0f);
-  if (x.wide) return multiply_many(weight, group, groups, x, totals);
+  if (x.wide) return multiply_many(tile, groups, x, totals);
   const FlushedSubnormals flushed;
-  if (x.rows > linear_simd::active().few_rows) return multiply_many(weight, group, groups, x, totals);
-  for (int64_t g = 0; g < groups; ++g) multiply_few(weight, group + g, x, totals + g * x.rows * kGroupRows);
+  const auto& simd = linear_simd::active();
+  const bool few = x.rows <= (first.packed ? simd.few_rows : simd.few_stored_rows);
+  (few ? multiply_few : multiply_many)(tile, groups, x, totals);
 }
 
 void store_totals(const float* totals, int64_t rows, int64_t count, bf16* y, int64_t y_stride) {
@@ -213,7 +235,8 @@ void project_tile(const Weight& weight, int64_t group, int64_t begin, int64_t en
   thread_local Buffer sums;
   const int64_t groups = std::min(kTileGroups, groups_of(end) - group);
   float* totals = sums.reserve<float>(groups * x.rows * kGroupRows + kGroupRows);
-  multiply(weight, group, groups, x, totals);
+  const WeightGroup tile[kTileGroups] = {{&weight, group}, {&weight, group + 1}};
+  multiply(tile, groups, x, totals);
   for (int64_t g = group; g < group + groups; ++g) {
     const int64_t low = std::max(begin, g * kGroupRows), high = std::min(end, (g + 1) * kGroupRows);
     store_totals(totals + (g - group) * x.rows * kGroupRows + low % kGroupRows, x.rows, high - low,

@@ -149,22 +149,24 @@ class ExpertPass {
 
   // Block t of the activations of group i: 32 channels, which are one quantization group.
   void activate(int64_t i, int64_t t) {
-    thread_local Buffer gate_sums, up_sums;
+    thread_local Buffer sum_buffer, value_buffer;
     const int64_t expert = groups_.expert[i], count = groups_.count(i), group = t * kTileGroups;
     const int64_t parts = std::min(kTileGroups, groups_of(bank_.inter) - group);
     const int64_t width = std::min(kBlock, bank_.inter - t * kBlock);
-    float* gate = gate_sums.reserve<float>(kTileGroups * count * kGroupRows);
-    float* up = up_sums.reserve<float>(kTileGroups * count * kGroupRows);
-    multiply(bank_.w1[expert], group, parts, inputs_[i], gate);
-    multiply(bank_.w3[expert], group, parts, inputs_[i], up);
-    const auto& simd = moe_simd::active();
-    for (int64_t r = 0; r < count; ++r) {
-      const float weight = weights_ == nullptr ? 1.0f : weights_[groups_.pair[groups_.start[i] + r]];
-      float value[kBlock] = {};
-      for (int64_t g = 0; g < parts; ++g) {
-        const int64_t at = (g * count + r) * kGroupRows;
-        simd.swiglu(gate + at, up + at, limit_, weight, sizeof(T) == 2, value + g * kGroupRows);
+    float* sums = sum_buffer.reserve<float>(2 * count * kGroupRows);
+    float* values = value_buffer.reserve<float>(count * kBlock);
+    for (int64_t g = 0; g < parts; ++g) {
+      const WeightGroup tile[] = {{&bank_.w1[expert], group + g}, {&bank_.w3[expert], group + g}};
+      multiply(tile, 2, inputs_[i], sums);
+      for (int64_t r = 0; r < count; ++r) {
+        const float weight = weights_ == nullptr ? 1.0f : weights_[groups_.pair[groups_.start[i] + r]];
+        const float *gate = sums + r * kGroupRows, *up = gate + count * kGroupRows;
+        moe_simd::active().swiglu(gate, up, limit_, weight, sizeof(T) == 2,
+                                  values + r * kBlock + g * kGroupRows);
       }
+    }
+    for (int64_t r = 0; r < count; ++r) {
+      float* value = values + r * kBlock;
       std::fill(value + width, value + kBlock, 0.0f);
       if (quantize_) round_trip_fp8(value, kBlock);
       put_hidden(i, t, r, value);
@@ -187,7 +189,9 @@ class ExpertPass {
     const int64_t count = groups_.count(i), group = t * kTileGroups;
     const int64_t parts = std::min(kTileGroups, groups_of(bank_.dim) - group);
     float* totals = sums.reserve<float>(kTileGroups * count * kGroupRows);
-    multiply(bank_.w2[groups_.expert[i]], group, parts, hidden_of(i), totals);
+    const Weight& w2 = bank_.w2[groups_.expert[i]];
+    const WeightGroup tile[] = {{&w2, group}, {&w2, group + 1}};
+    multiply(tile, parts, hidden_of(i), totals);
     for (int64_t g = 0; g < parts; ++g) {
       const int64_t channel = (group + g) * kGroupRows, width = std::min(kGroupRows, bank_.dim - channel);
       for (int64_t r = 0; r < count; ++r) {

@@ -9,12 +9,16 @@ namespace {
 using namespace simd::DI_ISA;
 
 // As many sums as the registers hold: the dot product has a latency of about six cycles, two begin in each.
-// Up to kSideRows rows of MXFP4, whose sums the decoding would wait for, take two blocks side by side.
 #if defined(DI_AVX512)
-constexpr int kFewRows = 8, kSideRows = 2, kNarrowRows = 8, kWideRows = 12, kGroups = 2;
+constexpr int kFewRows = 16, kFewStoredRows = 8, kNarrowRows = 8, kWideRows = 12, kGroups = 2;
 #else
-constexpr int kFewRows = 2, kSideRows = 0, kNarrowRows = 3, kWideRows = 3, kGroups = 1;
+constexpr int kFewRows = 2, kFewStoredRows = 2, kNarrowRows = 3, kWideRows = 3, kGroups = 1;
 #endif
+
+// Rows of a packed weight that meet two groups together, which share the loads of the inputs; a single row
+// waits for memory, which gives one stream sooner than two. Up to kSideRows rows of MXFP4, whose sums the
+// decoding would wait for, take two blocks side by side.
+constexpr int kPairRows = 8, kSideRows = 4;
 
 // How far the prefetch is in front of a stream of weights. The cheaper the bytes are to compute with, the
 // more of them are asked for at once. They are asked for as read once (not to be kept): a step reads more
@@ -28,131 +32,166 @@ DI_INLINE u32x16 splat_pair(const uint16_t* p) {
   return u32x16{} + pair;
 }
 
-// A load that is not repeated where its value is used again: gcc would fold it into each shift of the words.
-DI_INLINE u32x16 load_once(const uint8_t* p) {
-  u32x16 v = load<u32x16>(p);
+// Keeps what was loaded in a register: gcc would fold the load into each use of it.
+DI_INLINE void keep([[maybe_unused]] u32x16& v) {
 #if defined(DI_AVX512)
   asm("" : "+v"(v));
 #endif
+}
+
+DI_INLINE u32x16 load_once(const uint8_t* p) {
+  u32x16 v = load<u32x16>(p);
+  keep(v);
   return v;
 }
 
-// Where the blocks of a group come from: `pairs` decodes four words of every row.
+// Where the blocks of a group come from: `pairs` decodes kWords words of every row, `asked` tells where what
+// is asked for meanwhile lies.
 template <WeightFormat F>
 struct PackedGroup {
+  static constexpr int kWords = 1, kPairRows = DI_ISA::kPairRows;
   static constexpr int kSideRows = F == WeightFormat::mxfp4 ? DI_ISA::kSideRows : 0;
-  const uint8_t* codes;
+  Codes at;
 };
 
 template <WeightFormat F>
-DI_INLINE void pairs(const PackedGroup<F>& group, int64_t block, int word, u32x16* out) {
-  const uint8_t* p = group.codes + block * block_bytes(F) + 64 * word;
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    __builtin_prefetch(p + 64 * i + ahead(F), 0, 0);
-    decode_words<F>(load_once(p + 64 * i), out + i * pairs_of_word(F));
-  }
+DI_INLINE const uint8_t* asked(const PackedGroup<F>& group, int64_t block, int64_t blocks) {
+  const int64_t offset = block * block_bytes(F) + ahead(F), end = blocks * block_bytes(F);
+  return offset < end ? group.at.codes + offset : group.at.next + (offset - end);
+}
+
+template <WeightFormat F>
+DI_INLINE void pairs(const PackedGroup<F>& group, const uint8_t* ask, int64_t block, int word, u32x16* out) {
+  __builtin_prefetch(ask + 64 * word, 0, 0);
+  decode_words<F>(load_once(group.at.codes + block * block_bytes(F) + 64 * word), out);
 }
 
 // 16 rows as stored. What is asked for in advance is the next group, in the order in which it lies in memory:
 // 16 rows that are read side by side would reach memory as 16 slow streams.
 template <WeightFormat F>
 struct StoredGroup {
-  static constexpr int kSideRows = 0;
-  const uint8_t* first;
+  static constexpr int kWords = 4, kPairRows = 0, kSideRows = 0;
+  Codes at;
   int64_t row_bytes;
 };
 
 template <WeightFormat F>
-DI_INLINE void pairs(const StoredGroup<F>& group, int64_t block, int word, u32x16* out) {
-  const uint8_t* next = group.first + 16 * group.row_bytes + block * block_bytes(F) + 64 * word;
+DI_INLINE const uint8_t* asked(const StoredGroup<F>& group, int64_t block, int64_t) {
+  return group.at.next + block * block_bytes(F);
+}
+
+template <WeightFormat F>
+DI_INLINE void pairs(const StoredGroup<F>& group, const uint8_t* ask, int64_t block, int word, u32x16* out) {
 #pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) __builtin_prefetch(next + 64 * i, 0, 2);
-  const uint8_t* p = group.first + 4 * (block * words_of_block(F) + word);
+  for (int i = 0; i < 4; ++i) __builtin_prefetch(ask + 64 * (word + i), 0, 2);
+  const uint8_t* p = group.at.codes + 4 * (block * words_of_block(F) + word);
   u32x16 v[4];
   transpose_words([&](int r) { return p + r * group.row_bytes; }, v);
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) decode_stored_words<F>(v[i], out + i * pairs_of_word(F));
 }
 
-// B blocks side by side: their sums start from zero, so that they do not wait for one another.
-template <WeightFormat F, int M, int B, template <WeightFormat> class Group>
-DI_INLINE void add_blocks(const Group<F>& group, const uint8_t* scales, int64_t block, const uint16_t* x,
-                          int64_t x_rows, f32x16 (&total)[M]) {
-  constexpr int kPairs = 4 * pairs_of_word(F);
-  f32x16 sum[B][M] = {};
+// M rows, G groups, B blocks side by side: the sums of a block start from zero, so that they do not wait for
+// those of another one.
+template <WeightFormat F, int M, int G, int B, class Group>
+DI_INLINE void add_blocks(const Group* groups, int64_t block, int64_t blocks, const uint16_t* x,
+                          int64_t x_rows, float* totals) {
+  constexpr int kPairs = Group::kWords * pairs_of_word(F);
+  const uint8_t* ask[B * G];
+  f32x16 sum[B * G][M] = {};
+#pragma GCC unroll 4
+  for (int i = 0; i < B * G; ++i) ask[i] = asked(groups[i % G], block + i / G, blocks);
 #pragma GCC unroll 16
-  for (int w = 0; w < words_of_block(F); w += 4) {
-    u32x16 pair[B][kPairs];
-#pragma GCC unroll 2
-    for (int b = 0; b < B; ++b) pairs(group, block + b, w, pair[b]);
+  for (int w = 0; w < words_of_block(F); w += Group::kWords) {
+    u32x16 pair[B * G][kPairs];
+#pragma GCC unroll 4
+    for (int i = 0; i < B * G; ++i) pairs(groups[i % G], ask[i], block + i / G, w, pair[i]);
 #pragma GCC unroll 16
     for (int p = 0; p < kPairs; ++p) {
+#pragma GCC unroll 16
+      for (int i = 0; i < B * M; ++i) {
+        const int b = i / M, m = i % M, at = 2 * (w * pairs_of_word(F) + p);
+        u32x16 a = splat_pair(x + 32 * ((block + b) * x_rows + m) + at);
+        if constexpr (G > 1) keep(a);
 #pragma GCC unroll 2
-      for (int b = 0; b < B; ++b) {
-#pragma GCC unroll 8
-        for (int m = 0; m < M; ++m) {
-          const uint16_t* a = x + (block + b) * 32 * x_rows + 32 * m + 2 * (w * pairs_of_word(F) + p);
-          sum[b][m] = dot_bf16(sum[b][m], pair[b][p], splat_pair(a));
-        }
+        for (int g = 0; g < G; ++g) sum[b * G + g][m] = dot_bf16(sum[b * G + g][m], pair[b * G + g][p], a);
       }
     }
   }
-#pragma GCC unroll 2
-  for (int b = 0; b < B; ++b) {
-    const f32x16 scale = decode_scales<F>(scales, block + b, true);
-    for (int m = 0; m < M; ++m) total[m] = fma(sum[b][m], scale, total[m]);
+#pragma GCC unroll 4
+  for (int i = 0; i < B * G; ++i) {
+    const f32x16 scale = decode_scales<F>(groups[i % G].at.scales, block + i / G, true);
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) {
+      float* total = totals + 16 * (i % G * M + m);
+      store(total, fma(sum[i][m], scale, load<f32x16>(total)));
+    }
   }
 }
 
-// Decodes in registers.
-template <WeightFormat F, int M, template <WeightFormat> class Group>
-void few_rows(const Group<F>& group, const uint8_t* scales, int64_t blocks, const uint16_t* x, int64_t x_rows,
-              float* totals) {
-  constexpr int kSide = M <= Group<F>::kSideRows ? 2 : 1;
-  f32x16 total[M];
-  for (int m = 0; m < M; ++m) total[m] = load<f32x16>(totals + 16 * m);
+template <WeightFormat F, int M, int G, class Group>
+void few_rows(const Group* groups, int64_t blocks, const uint16_t* x, int64_t x_rows, float* totals) {
+  constexpr int kSide = M <= Group::kSideRows ? 2 : 1;
   int64_t b = 0;
-  for (; b + kSide <= blocks; b += kSide) add_blocks<F, M, kSide>(group, scales, b, x, x_rows, total);
-  for (; b < blocks; ++b) add_blocks<F, M, 1>(group, scales, b, x, x_rows, total);
-  for (int m = 0; m < M; ++m) store(totals + 16 * m, total[m]);
+  for (; b + kSide <= blocks; b += kSide) add_blocks<F, M, G, kSide>(groups, b, blocks, x, x_rows, totals);
+  for (; b < blocks; ++b) add_blocks<F, M, G, 1>(groups, b, blocks, x, x_rows, totals);
 }
 
-template <WeightFormat F, template <WeightFormat> class Group, int M = kFewRows>
-DI_INLINE void few_of(const Group<F>& group, const uint8_t* scales, int64_t blocks, const uint16_t* x,
-                      int64_t x_rows, int64_t rows, float* totals) {
+// Groups that do not meet the rows together do so one after another.
+template <WeightFormat F, int M, class Group>
+DI_INLINE void few_of(const Group* groups, int64_t count, int64_t blocks, const uint16_t* x, int64_t x_rows,
+                      int64_t rows, float* totals) {
   if constexpr (M > 0) {
-    if (rows == M) return few_rows<F, M>(group, scales, blocks, x, x_rows, totals);
-    few_of<F, Group, M - 1>(group, scales, blocks, x, x_rows, rows, totals);
+    if (rows != M) return few_of<F, M - 1>(groups, count, blocks, x, x_rows, rows, totals);
+    if constexpr (kGroups == 2 && M > 1 && M <= Group::kPairRows) {
+      if (count == 2) return few_rows<F, M, 2>(groups, blocks, x, x_rows, totals);
+    }
+    for (int64_t g = 0; g < count; ++g) {
+      Group one = groups[g];
+      if (count == 2) one.at.next = g == 0 ? groups[1].at.scales : groups[0].at.next;
+      few_rows<F, M, 1>(&one, blocks, x, x_rows, totals + 16 * M * g);
+    }
   }
 }
 
-void few(WeightFormat format, const uint8_t* codes, const uint8_t* scales, int64_t blocks, const uint16_t* x,
+template <WeightFormat F>
+void few_packed(const Codes* groups, int64_t count, int64_t blocks, const uint16_t* x, int64_t x_rows,
+                int64_t rows, float* totals) {
+  PackedGroup<F> packed[kTileGroups];
+  for (int64_t g = 0; g < count; ++g) packed[g].at = groups[g];
+  few_of<F, kFewRows>(packed, count, blocks, x, x_rows, rows, totals);
+}
+
+void few(WeightFormat format, const Codes* groups, int64_t count, int64_t blocks, const uint16_t* x,
          int64_t x_rows, int64_t rows, float* totals) {
   switch (format) {
     case WeightFormat::bfloat16:
-      return few_of(PackedGroup<WeightFormat::bfloat16>{codes}, scales, blocks, x, x_rows, rows, totals);
+      return few_packed<WeightFormat::bfloat16>(groups, count, blocks, x, x_rows, rows, totals);
     case WeightFormat::fp8:
-      return few_of(PackedGroup<WeightFormat::fp8>{codes}, scales, blocks, x, x_rows, rows, totals);
+      return few_packed<WeightFormat::fp8>(groups, count, blocks, x, x_rows, rows, totals);
     case WeightFormat::mxfp4:
-      return few_of(PackedGroup<WeightFormat::mxfp4>{codes}, scales, blocks, x, x_rows, rows, totals);
+      return few_packed<WeightFormat::mxfp4>(groups, count, blocks, x, x_rows, rows, totals);
     case WeightFormat::float32:
       return;  // has no bfloat16 product
   }
 }
 
-void few_stored(WeightFormat format, const uint8_t* first, int64_t row_bytes, const uint8_t* scales,
-                int64_t blocks, const uint16_t* x, int64_t x_rows, int64_t rows, float* totals) {
+template <WeightFormat F>
+void few_stored_of(const Codes& at, int64_t row_bytes, int64_t blocks, const uint16_t* x, int64_t x_rows,
+                   int64_t rows, float* totals) {
+  const StoredGroup<F> group{at, row_bytes};
+  few_of<F, kFewStoredRows>(&group, 1, blocks, x, x_rows, rows, totals);
+}
+
+void few_stored(WeightFormat format, const Codes& group, int64_t row_bytes, int64_t blocks, const uint16_t* x,
+                int64_t x_rows, int64_t rows, float* totals) {
   switch (format) {
     case WeightFormat::bfloat16:
-      return few_of(StoredGroup<WeightFormat::bfloat16>{first, row_bytes}, scales, blocks, x, x_rows, rows,
-                    totals);
+      return few_stored_of<WeightFormat::bfloat16>(group, row_bytes, blocks, x, x_rows, rows, totals);
     case WeightFormat::fp8:
-      return few_of(StoredGroup<WeightFormat::fp8>{first, row_bytes}, scales, blocks, x, x_rows, rows,
-                    totals);
+      return few_stored_of<WeightFormat::fp8>(group, row_bytes, blocks, x, x_rows, rows, totals);
     case WeightFormat::mxfp4:
-      return few_of(StoredGroup<WeightFormat::mxfp4>{first, row_bytes}, scales, blocks, x, x_rows, rows,
-                    totals);
+      return few_stored_of<WeightFormat::mxfp4>(group, row_bytes, blocks, x, x_rows, rows, totals);
     case WeightFormat::float32:
       return;
   }
@@ -327,6 +366,7 @@ void store_float(const float* totals, int64_t rows, int64_t count, float* y, int
 }  // namespace
 
 const Table table = {.few_rows = kFewRows,
+                     .few_stored_rows = kFewStoredRows,
                      .few = few,
                      .few_stored = few_stored,
                      .decode_narrow = decode<false>,

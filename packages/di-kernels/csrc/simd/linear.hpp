@@ -21,18 +21,23 @@ struct Decoded {
   int64_t next_bytes;
 };
 
+// Blocks of a group: its codes and scale bytes, packed or as stored, and what the thread reads behind them.
+struct Codes {
+  const uint8_t *codes, *scales, *next;
+};
+
 struct Table {
-  int64_t few_rows;  // up to so many rows `few` is the one to take
+  int64_t few_rows, few_stored_rows;  // up to so many rows `few` and `few_stored` are the ones to take
 
-  // totals[m][16] += bfloat16 rows . blocks of one group, which are decoded in registers. Under
-  // FlushedSubnormals. x: [blocks][x_rows][32], of which the first `rows` count.
-  void (*few)(WeightFormat format, const uint8_t* codes, const uint8_t* scales, int64_t blocks,
-              const uint16_t* x, int64_t x_rows, int64_t rows, float* totals);
+  // totals[group][m][16] += bfloat16 rows . blocks of `count` <= kTileGroups packed groups, which are decoded
+  // in registers. Under FlushedSubnormals. x: [blocks][x_rows][32], of which the first `rows` count.
+  void (*few)(WeightFormat format, const Codes* groups, int64_t count, int64_t blocks, const uint16_t* x,
+              int64_t x_rows, int64_t rows, float* totals);
 
-  // The same for 16 rows as stored, `row_bytes` apart, the first one at `first`; whole blocks. Scale bytes as
-  // in the packed layout.
-  void (*few_stored)(WeightFormat format, const uint8_t* first, int64_t row_bytes, const uint8_t* scales,
-                     int64_t blocks, const uint16_t* x, int64_t x_rows, int64_t rows, float* totals);
+  // The same for one group of 16 rows as stored, `row_bytes` apart, the codes of the first one given; whole
+  // blocks. Scale bytes as in the packed layout.
+  void (*few_stored)(WeightFormat format, const Codes& group, int64_t row_bytes, int64_t blocks,
+                     const uint16_t* x, int64_t x_rows, int64_t rows, float* totals);
 
   // Blocks of a group for `narrow` (not float32) or `wide`.
   void (*decode_narrow)(WeightFormat format, const uint8_t* codes, const uint8_t* scales, int64_t blocks,
