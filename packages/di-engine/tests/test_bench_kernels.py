@@ -30,7 +30,7 @@ from di_engine.benchmark.record import RecordError, read_results
 from di_engine.benchmark.release import layers_config, released_config
 from di_engine.benchmark.timing import Least, LeastTime, longest_wait, thread_waits
 from di_engine.benchmark.work import Ceilings, Work, attention_work, index_work, linear_work
-from di_engine.cli import run
+from di_engine.cli import bench_output, run
 from di_engine.cli.bench_output import print_reached
 from di_kernels import num_threads
 from di_kernels.ops.formats import EntryFormat
@@ -249,9 +249,10 @@ def test_recipes_are_found_by_family_and_title() -> None:
 
 
 def test_the_command_prints_a_table_and_writes_a_record(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "record.json"
+    monkeypatch.setattr(bench_output, "usable_processors", lambda: 2)
     arguments = ["bench", "kernels", "--family", "top-k,sampling", "--match", "top 4096", "--seconds", "0"]
     assert run([*arguments, "--threads", "1,2", "--out", str(out)]) == 0
     text = capsys.readouterr().out
@@ -296,6 +297,24 @@ def test_a_disturbed_case_has_no_share(capsys: pytest.CaptureFixture[str]) -> No
     quiet, disturbed = capsys.readouterr().out.splitlines()[1:]
     assert quiet.endswith("100000 %")
     assert disturbed.endswith("disturbed")
+
+
+@pytest.mark.parametrize("command", ["kernels", "layer", "model"])
+def test_more_threads_than_processors_are_refused(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_output, "usable_processors", lambda: 4)
+    assert run(["bench", command, "--threads", "1,99"]) == 2
+    assert "--threads: got 99, allowed: 1 to 4, the processors" in capsys.readouterr().err
+
+
+def test_one_and_two_threads_are_measured_where_there_are_two_processors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for processors, counts in ((1, [1]), (2, [1, 2]), (64, [1, 2])):
+        monkeypatch.setattr(bench_output, "usable_processors", lambda processors=processors: processors)
+        assert bench_output.thread_counts(None) == counts
+    assert bench_output.thread_counts("64,3") == [64, 3]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from di_engine import LLM, EngineConfig, SamplingParams
-from di_engine.cli import run
+from di_engine.cli import common, run
 from di_engine.cli.demo import NOTE_FILE
 from di_engine.cli.generate import command as generate_command
 from di_model.config import ModelConfig
@@ -279,6 +279,18 @@ def test_directory_that_may_not_be_searched_is_told_in_one_line(capsys, locked):
     assert generate(capsys, locked, "--prompt", "a", exit_code=1).err == (
         f"di: {locked / 'config.json'}: Permission denied\n"
     )
+
+
+def test_more_threads_than_processors_are_noted_and_change_nothing(capsys, checkpoint, expected, monkeypatch):
+    monkeypatch.setattr(common, "usable_processors", lambda: 1)
+    command = [checkpoint, "--prompt", "The quick", *GREEDY, "--threads", "2"]
+    captured = generate(capsys, *command)
+    assert captured.out == expected[0].text + "\n"
+    assert captured.err.startswith(
+        "note: --threads 2: more than the 1 that this process may run at once, and slower\n"
+    )
+    assert "note" not in generate(capsys, *command, "--quiet").err
+    assert "note" not in generate(capsys, *command[:-1], "1").err
 
 
 def test_note_that_may_not_be_looked_for_fails_nothing(capsys, checkpoint, expected, monkeypatch):

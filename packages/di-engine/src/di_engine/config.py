@@ -46,7 +46,7 @@ class EngineConfig:
         ``max_num_seqs`` sequences of ``max_model_len`` tokens can use, whichever is less.
     policy: ``MIXED`` steps, or ``HOMOGENEOUS`` ones that hold prompt rows or decode rows only.
     num_threads: threads of the CPU kernels and of torch, for the whole process. None: leave them as they are.
-        Never changes a bit of a result.
+        More than the processors that the process may use are allowed, and slower. Never changes a bit of a result.
     pin_threads: keep each thread of the CPU kernels on a processor of its own, for the whole process, until the engine
         that pinned them is closed. The thread that calls the engine, and threads and processes started from it, stay on
         its processor meanwhile.

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 
 from di_engine.capacity import available_memory
+from di_engine.processors import usable_processors
 from di_engine.versions import Version, installed_versions
 
 INSTRUCTION_SETS = (
@@ -170,7 +171,7 @@ def diagnose() -> Diagnosis:
 def _cpu() -> Cpu:
     info = _first_processor(_read("/proc/cpuinfo"))
     flags = set((info.get("flags") or info.get("Features") or "").split())
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = usable_processors()
     return Cpu(
         model=info.get("model name") or platform.processor() or None,
         architecture=platform.machine(),

@@ -16,8 +16,8 @@ from di_engine.cli.bench_output import (
     ThreadsOption,
     load_text,
     names,
-    numbers,
     print_reached,
+    thread_counts,
     using_kernels,
     write_record,
 )
@@ -30,7 +30,7 @@ ALL_FAMILIES = "linear,attention,top-k,sampling,step"
 def command(
     family: Annotated[str, typer.Option(help="Families of operations.")] = ALL_FAMILIES,
     match: Annotated[str, typer.Option(help="Only cases with this in their title.")] = "",
-    threads: ThreadsOption = "1,2",
+    threads: ThreadsOption = None,
     seconds: SecondsOption = 0.5,
     instruction_set: InstructionSetOption = None,
     pin: PinOption = False,
@@ -51,7 +51,7 @@ def command(
 
     raise_from_now_on()
     families = names("--family", family, tuple(FAMILIES))
-    counts = numbers("--threads", threads)
+    counts = thread_counts(threads)
     meter = LoadMeter()
     with using_kernels(instruction_set, pin):
         recipes = kernel_recipes(families, match)

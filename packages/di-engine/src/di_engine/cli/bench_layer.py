@@ -16,8 +16,8 @@ from di_engine.cli.bench_output import (
     ThreadsOption,
     load_text,
     names,
-    numbers,
     print_reached,
+    thread_counts,
     using_kernels,
     write_record,
 )
@@ -35,7 +35,7 @@ def command(
     layout: Annotated[
         str, typer.Option(help="Of the weights: packed, or stored as in a checkpoint.")
     ] = "packed",
-    threads: ThreadsOption = "1,2",
+    threads: ThreadsOption = None,
     seconds: SecondsOption = 2.0,
     instruction_set: InstructionSetOption = None,
     pin: PinOption = False,
@@ -65,7 +65,7 @@ def command(
             allowed = "; ".join(each.name for each in known)
             raise CommandError(f"{option}: got {text!r}, allowed: a part of {allowed}", EXIT_USAGE)
     layouts = names("--layout", layout, [each.value for each in Layout])
-    counts = numbers("--threads", threads)
+    counts = thread_counts(threads)
     held = experts or experts_in_memory(released_config(), available_memory())
     meter = LoadMeter()
     with using_kernels(instruction_set, pin):

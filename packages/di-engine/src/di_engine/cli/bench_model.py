@@ -21,7 +21,7 @@ from di_engine.cli.bench_output import (
     ThreadsOption,
     load_text,
     names,
-    numbers,
+    thread_counts,
     unpinned,
     using_kernels,
     write_record,
@@ -40,7 +40,7 @@ def command(
     model: Annotated[str, typer.Option(help="Models: nano, and one of about 100M active parameters.")] = (
         f"{NANO},{GENERATED}"
     ),
-    threads: ThreadsOption = "1,2",
+    threads: ThreadsOption = None,
     steps: Annotated[int, typer.Option(min=3, help="Timed steps of each kind.")] = 30,
     peer_python: Annotated[
         Path | None,
@@ -69,7 +69,7 @@ def command(
 
     raise_from_now_on()
     models = names("--model", model, (NANO, GENERATED))
-    counts = numbers("--threads", threads)
+    counts = thread_counts(threads)
     meter = LoadMeter()
     timings: list[ModelTiming] = []
     peers: list[PeerStep] = []

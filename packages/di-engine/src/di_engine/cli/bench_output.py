@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from di_engine.cli.common import EXIT_USAGE, CommandError, os_error_text, plain, print_json, stdout_console
+from di_engine.processors import usable_processors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
     from di_engine.benchmark.measure import Reached
     from di_engine.benchmark.timing import ForeignLoad
 
-ThreadsOption = Annotated[str, typer.Option(help="Numbers of threads.")]
+USUAL_THREADS = (1, 2)
+
+ThreadsOption = Annotated[
+    str | None, typer.Option(help="Numbers of threads.", show_default="1 and 2, if there are two processors")
+]
 InstructionSetOption = Annotated[
     str | None, typer.Option(help="Instruction set of the kernels, such as avx2; by default the best one.")
 ]
@@ -49,6 +54,18 @@ def numbers(option: str, text: str) -> list[int]:
         found = []
     if not found or min(found) < 1:
         raise CommandError(f"{option}: got {text!r}, allowed: numbers of at least 1, such as 1,2", EXIT_USAGE)
+    return found
+
+
+def thread_counts(text: str | None) -> list[int]:
+    """Of ``--threads``: no more threads than processors, where they would measure how they wait for each other."""
+    usable = usable_processors()
+    if text is None:
+        return [count for count in USUAL_THREADS if count <= usable]
+    found = numbers("--threads", text)
+    if max(found) > usable:
+        allowed = f"1 to {usable}, the processors that this process may use"
+        raise CommandError(f"--threads: got {max(found)}, allowed: {allowed}", EXIT_USAGE)
     return found
 
 

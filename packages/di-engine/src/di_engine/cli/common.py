@@ -15,7 +15,8 @@ from typing import Any
 
 from rich.console import Console
 
-from di_engine.cli.streams import takes_any_text
+from di_engine.cli.streams import takes_any_text, write_error
+from di_engine.processors import usable_processors
 
 EXIT_FAILURE = 1
 """What was asked for did not succeed: a prompt failed, a check missed, a checkpoint is bad."""
@@ -90,6 +91,15 @@ def existing_model(text: str) -> Path:
             f"; to use one of a hub, download it first: hf download {text} --local-dir {Path(text).name}"
         )
     raise CommandError(message, EXIT_USAGE)
+
+
+def note_of_threads(count: int | None) -> None:
+    """Say on stderr if so many threads, of ``--threads``, find no processor each. No mistake: results are the same."""
+    usable = usable_processors()
+    if count is not None and count > usable:
+        write_error(
+            f"note: --threads {count}: more than the {usable} that this process may run at once, and slower\n"
+        )
 
 
 def printable(text: str) -> str:

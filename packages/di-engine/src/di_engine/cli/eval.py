@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from di_engine.cli.common import existing_model, print_json, stdout_console, user_errors
+from di_engine.cli.common import existing_model, note_of_threads, print_json, stdout_console, user_errors
 from di_engine.cli.interruption import raise_from_now_on
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def command(
     from di_engine.evaluation import EvaluationSet, evaluate
 
     raise_from_now_on()
+    note_of_threads(num_threads)
     data = EvaluationSet.shipped()
     with user_errors(), tqdm(unit="token", unit_scale=True, disable=not sys.stderr.isatty()) as bar:
 

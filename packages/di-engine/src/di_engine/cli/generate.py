@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from di_engine.cli.common import EXIT_FAILURE, EXIT_USAGE, CommandError, existing_model, user_errors
+from di_engine.cli.common import (
+    EXIT_FAILURE,
+    EXIT_USAGE,
+    CommandError,
+    existing_model,
+    note_of_threads,
+    user_errors,
+)
 from di_engine.cli.demo import note_of
 from di_engine.cli.interruption import raise_from_now_on
 from di_engine.cli.results import describe_end, write_piece, write_results, write_summary
@@ -235,6 +242,8 @@ def command(
     note = note_of(directory)
     if note is not None and not quiet:
         write_error(f"note: {note}\n")
+    if not quiet:
+        note_of_threads(engine_options.get("num_threads"))
     if all(line.error is not None for line in lines):  # not worth a load
         return 0 if write_results(lines, {}, as_json) else EXIT_FAILURE
     summarize = not (as_json or quiet)

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from di_engine.cli.common import EXIT_FAILURE, EXIT_USAGE, existing_model, plain, print_json, user_errors
+from di_engine.cli.common import (
+    EXIT_FAILURE,
+    EXIT_USAGE,
+    existing_model,
+    note_of_threads,
+    plain,
+    print_json,
+    user_errors,
+)
 from di_engine.cli.interruption import raise_from_now_on
 
 if TYPE_CHECKING:
@@ -48,6 +56,7 @@ def golden(
         verification = GoldenVerification(
             directory, checkpoints, tokenizer, num_threads=num_threads, instruction_set=instruction_set
         )
+    note_of_threads(num_threads)
     start = time.monotonic()
     cases = misses = unknown = 0
     for item in verification.run():
