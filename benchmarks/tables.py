@@ -4,8 +4,9 @@
     di bench kernels --out kernels.json; di bench layer --out layer.json; di bench model --out model.json
     python benchmarks/tables.py docs/performance.md kernels.json layer.json model.json
 
-Tables stand between ``<!-- NAME -->`` and ``<!-- end -->``; a part whose records are not given stays as it is. Nothing
-in a table is written by hand.
+A benchmark may be run in parts with a record each. Of what was measured twice, the last that nothing disturbed counts.
+Tables stand between ``<!-- NAME -->`` and ``<!-- end -->``; one whose records are not given stays as it is. Nothing in
+a table is written by hand.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from di_engine.benchmark.model_work import ModelWork, StepShape
+from di_engine.benchmark.model_work import ModelWork, StepShape, expected_experts
 from di_engine.benchmark.prediction import Shares, footprint, predict
 from di_engine.benchmark.release import released_config
 from di_engine.benchmark.work import Ceilings
 
 Result = dict[str, Any]
 CONTEXT = 8192
+STEPS = ("decode, batch 1", "decode, batch 16", "prefill of 512")
+"""Of layers, whose shares the predictions take."""
 MACHINES = ((100, 16), (200, 32), (400, 64), (800, 128))
 """Read rates in GB/s and cores to predict for."""
 
@@ -36,8 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("records", type=Path, nargs="+")
     options = parser.parse_args(arguments)
     records = [json.loads(path.read_text(encoding="utf-8")) for path in options.records]
-    results = [result for record in records for result in record["results"]]
-    parts = {"machine": machine(records)}
+    results = latest(result for record in records for result in record["results"])
+    try:
+        parts = {"machine": machine(records)}
+    except ValueError as error:
+        parser.error(str(error))
     for name, families in (
         ("linear", ("linear",)),
         ("attention", ("attention", "indexer")),
@@ -49,8 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts["layer"] = layers(layered)
     parts["model"] = models([result for result in results if result["family"] == "model"])
     parts["peers"] = peers([result for result in results if result["family"] == "peer"])
-    if {"decode, batch 1", "decode, batch 16", "prefill of 512"} <= {each["size"] for each in layered}:
-        parts["predict"] = predictions(layered)
+    alone = [result for result in layered if result["threads"] == 1 and not result["disturbed"]]
+    if set(STEPS) <= {result["size"] for result in alone}:
+        parts["predict"] = predictions(alone)
     text = options.document.read_text(encoding="utf-8")
     for name, table in parts.items():
         if table:
@@ -65,20 +72,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def machine(records: Sequence[dict[str, Any]]) -> str:
-    """What it was measured on, when, and beside how much other work."""
+    """What it was measured on, when, and beside how much other work. Raises ValueError for several machines."""
     first = records[0]["machine"]
+    for record in records:
+        for name, value in record["machine"].items():
+            if name != "date" and value != first[name]:
+                raise ValueError(f"records of different machines: {name} is {first[name]} and {value}")
     dates = sorted(record["machine"]["date"] for record in records)
-    loads = [
-        f"{record['benchmark']} {record['foreign_load']['cores']:.1f}"
-        for record in records
-        if record["foreign_load"]
-    ]
+    loads: dict[str, float] = {}
+    for record in records:
+        if record["foreign_load"]:
+            name, cores = record["benchmark"], record["foreign_load"]["cores"]
+            loads[name] = max(loads.get(name, 0.0), cores)
     versions = ", ".join(text for text in first["versions"] if text.split()[0] in ("torch", "Python"))
     return (
         f"{first['processor']}: {first['cores']} cores, {first['memory'] / 2**30:.0f} GB, "
         f"{first['last_level_cache'] >> 20} MB of last-level cache, {first['instruction_set']}, {versions}. "
         f"Measured {dates[0]} to {dates[-1]} UTC. "
-        f"Cores that other processes kept busy meanwhile: {', '.join(loads)}."
+        "Cores that other processes kept busy meanwhile, at most: "
+        f"{', '.join(f'{name} {cores:.1f}' for name, cores in loads.items()) or 'unknown'}."
     )
 
 
@@ -111,14 +123,26 @@ def kernels(results: Sequence[Result]) -> str:
 
 
 def layers(results: Sequence[Result]) -> str:
-    """A line a step and kind of layers."""
+    """How many experts a layer had, and a line a step and kind of layers."""
     lines = []
     for (step, kind), group in _grouped(results, ("size", "name")):
         one = next(iter(group.values()))
         counts = [f"{1e-9 * one['read_bytes']:.2f}", f"{1e-9 * one['flops']:.1f}"]
         lines.append([step, kind, *counts, *_both(group, _milliseconds)])
     head = ["step", "layers", "GB", "GFLOP", "1 thread, ms", "reached", "2 threads, ms", "reached"]
-    return _table(head, lines, left=2)
+    table = _table(head, lines, left=2)
+    return f"{_experts(results)}\n\n{table}" if table else ""
+
+
+def _experts(results: Sequence[Result]) -> str:
+    text = released_config().text
+    held = "; ".join(
+        f"{count} routed experts were in memory, of which a step of batch 16 hits about "
+        f"{expected_experts(count, text.num_experts_per_tok, 16):.0f}"
+        for count in sorted({result["experts"] for result in results})
+    )
+    released = expected_experts(text.n_routed_experts, text.num_experts_per_tok, 16)
+    return f"{held} (of the release's {text.n_routed_experts}, about {released:.0f})."
 
 
 def models(results: Sequence[Result]) -> str:
@@ -165,7 +189,7 @@ def peers(results: Sequence[Result]) -> str:
                 f"{result['tokens'] / seconds:,.0f}",
                 f"{1e-9 * result['read'] / seconds:.1f}" if result["read"] else "",
                 f"{1e-9 * result['flops'] / seconds:.0f}" if result["flops"] else "",
-                f"{result['ratio']:.2f} times",
+                "disturbed" if result["ratio"] is None else f"{result['ratio']:.2f} times",
             ]
         )
     head = ["peer", "beside", "step", "threads", "ms", "tokens/s", "GB/s", "GFLOP/s", "ours is"]
@@ -173,11 +197,9 @@ def peers(results: Sequence[Result]) -> str:
 
 
 def predictions(results: Sequence[Result]) -> str:
-    """The released model on larger machines, with the shares that single layers reached on one thread here."""
-    shares = Shares(
-        *(_share(results, step) for step in ("decode, batch 1", "decode, batch 16", "prefill of 512"))
-    )
-    peak = max(result["dot_ceiling"] for result in results if result["threads"] == 1)
+    """The released model on larger machines, with the shares that single layers reached, on one thread, here."""
+    shares = Shares(*(_share(results, step) for step in STEPS))
+    peak = max(result["dot_ceiling"] for result in results)
     config = released_config()
     work, needed = ModelWork(config), footprint(config)
     one, sixteen = (work.step(StepShape(count, CONTEXT, 1)) for count in (1, 16))
@@ -209,13 +231,20 @@ def predictions(results: Sequence[Result]) -> str:
 
 
 def _share(results: Sequence[Result], step: str) -> float:
-    """The median over kinds of layers, on one thread."""
-    shares = sorted(
-        each["of_floor"]
-        for each in results
-        if each["size"] == step and each["threads"] == 1 and not each["disturbed"]
-    )
+    """The median over kinds of layers."""
+    shares = sorted(result["of_floor"] for result in results if result["size"] == step)
     return float(shares[len(shares) // 2])
+
+
+def latest(results: Iterable[Result]) -> list[Result]:
+    """Each measurement once, in the order of their first times."""
+    found: dict[tuple[Any, ...], Result] = {}
+    for result in results:
+        names = ("family", "peer", "model", "name", "size", "rows", "sequences", "threads")
+        key = tuple(result.get(name) for name in names if name != "peer" or result["family"] == "peer")
+        if key not in found or not result.get("disturbed") or found[key].get("disturbed"):
+            found[key] = result
+    return list(found.values())
 
 
 def _grouped(

@@ -110,7 +110,7 @@ def test_tables_take_the_place_of_old_ones(tables: ModuleType, tmp_path: Path) -
     assert "| nano | decode | 1 | 1 | 0.02 | 2,500 | 90 % of 40 GB/s | 70 | 20.0 % |" in text
     assert "| llama.cpp | nano | decode | 1 | 2.00 | 500 | 2.0 |  | 1.50 times |" in text
     assert "a processor: 2 cores, 16 GB" in text
-    assert "kernels 0.2, model 0.2" in text
+    assert "at most: kernels 0.2, model 0.2." in text
     assert "old" not in text
     assert "kept" in text
     assert text.startswith("before\n")
@@ -119,11 +119,84 @@ def test_tables_take_the_place_of_old_ones(tables: ModuleType, tmp_path: Path) -
     assert document.read_text() == text
 
 
-def test_predictions_need_all_three_steps(tables: ModuleType) -> None:
-    steps = ("decode, batch 1", "decode, batch 16", "prefill of 512")
-    shares = dict(zip(steps, (0.8, 0.6, 0.7), strict=True))
-    results = [result(1, family="layer", size=step, of_floor=share) for step, share in shares.items()]
-    text = tables.predictions([*results, result(2, family="layer", size=steps[0], of_floor=0.1)])
+def test_predictions_need_all_three_steps_on_one_thread(tables: ModuleType, tmp_path: Path) -> None:
+    shares = dict(zip(tables.STEPS, (0.8, 0.6, 0.7), strict=True))
+    results = [
+        result(1, family="layer", size=step, of_floor=share, experts=8) for step, share in shares.items()
+    ]
+    text = tables.predictions(results)
     assert "80 % at batch 1, 60 % at batch 16, 70 % in prefill" in text
     assert "500 GFLOP/s a core" in text
     assert len(text.splitlines()) == 6 + len(tables.MACHINES)
+    document, file = tmp_path / "document.md", tmp_path / "layer.json"
+    document.write_text("<!-- predict -->\n<!-- end -->\n")
+    for last in ({"disturbed": True}, {"threads": 2}):
+        file.write_text(json.dumps(record("layer", *results[:2], {**results[2], **last})))
+        assert tables.main([str(document), str(file)]) == 0
+        assert "TFLOP" not in document.read_text()
+    more = result(2, family="layer", size=tables.STEPS[0], of_floor=0.1, experts=8)
+    file.write_text(json.dumps(record("layer", more, *results)))
+    assert tables.main([str(document), str(file)]) == 0
+    assert text in document.read_text()
+
+
+def test_both_numbers_of_threads_stand_in_one_line(tables: ModuleType) -> None:
+    rows = [
+        result(threads, rows=rows, seconds=1e-6 * rows * threads) for rows in (1, 8) for threads in (2, 1)
+    ]
+    lines = tables.kernels(rows).splitlines()[2:]
+    assert lines == [
+        f"| FP8 packed | 64x64 | {rows} | {rows}.0 | 90 % of 40 GB/s | {2 * rows}.0 | 90 % of 40 GB/s |  |  |"
+        for rows in (1, 8)
+    ]
+
+
+def test_layers_say_how_many_experts_they_had(tables: ModuleType) -> None:
+    found = result(1, family="layer", size="decode, batch 16", name="window only", experts=96)
+    text, empty, *table = tables.layers([found]).splitlines()
+    # 96 (1 - (90 / 96)^16) and 384 (1 - (378 / 384)^16)
+    assert text == (
+        "96 routed experts were in memory, of which a step of batch 16 hits about 62 "
+        "(of the release's 384, about 86)."
+    )
+    assert (empty, len(table)) == ("", 3)
+    assert tables.layers([]) == ""
+
+
+def test_of_what_was_measured_twice_the_last_that_was_not_disturbed_counts(tables: ModuleType) -> None:
+    first, second = result(1, seconds=1.0), result(1, seconds=2.0)
+    disturbed, other = result(1, seconds=3.0, disturbed=True), result(2, seconds=4.0)
+    assert tables.latest([first, other, second, disturbed]) == [second, other]
+    assert tables.latest([disturbed, first]) == [first]
+    named = [result(1, family="peer", peer=name) for name in ("one", "two")]
+    assert tables.latest(named) == named
+    torch = [result(1, peer=name) for name in (None, "torch")]
+    assert tables.latest(torch) == torch[1:]
+
+
+def test_a_step_that_was_disturbed_is_compared_with_nothing(tables: ModuleType) -> None:
+    peer = {"peer": "llama.cpp", "model": "nano", "name": "decode", "tokens": 1, "threads": 2}
+    step = {**peer, "step": {"minimum": 0.002}, "read": None, "flops": 1e6, "ratio": None}
+    assert tables.peers([step]).splitlines()[-1].endswith("| disturbed |")
+
+
+def test_records_of_two_machines_are_refused(
+    tables: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = {
+        **record("model"),
+        "machine": {**MACHINE, "date": "2026-12-01 00:00", "instruction_set": "avx512"},
+    }
+    with pytest.raises(ValueError, match="instruction_set is avx2 and avx512"):
+        tables.machine([record("kernels"), other])
+    document, files = tmp_path / "document.md", [tmp_path / name for name in ("1.json", "2.json")]
+    for file, content in zip(files, (record("kernels"), other), strict=True):
+        file.write_text(json.dumps(content))
+    document.write_text(DOCUMENT)
+    with pytest.raises(SystemExit):
+        tables.main([str(document), *map(str, files)])
+    assert "records of different machines" in capsys.readouterr().err
+    assert document.read_text() == DOCUMENT
+    busier = {**record("kernels"), "foreign_load": {"cores": 1.5, "of": 2}}
+    assert "at most: kernels 1.5." in tables.machine([record("kernels"), busier, record("kernels")])
+    assert "unknown" in tables.machine([{**record("kernels"), "foreign_load": None}])

@@ -75,7 +75,8 @@ def command(
                 kinds, steps, counts, seconds, held, Layout(layouts[0]), progress=lambda reached: bar.update()
             )
         load = meter.read()
-        record = Record("layer", this_machine(), [reached_record(reached) for reached in found], load)
+        results = [{**reached_record(reached), "experts": held} for reached in found]
+        record = Record("layer", this_machine(), results, load)
     write_record(record, as_json, out)
     if not as_json:
         print_reached(found)

@@ -171,9 +171,11 @@ def _ours(peer: PeerStep, timings: Sequence[ModelTiming]) -> ModelTiming:
     )
 
 
-def _ratio(peer: PeerStep, ours: ModelTiming) -> float:
+def _ratio(peer: PeerStep, ours: ModelTiming) -> float | None:
     """How many times the peer's rate ours is: of bytes in decode, of operations in prefill, where both are known; else
-    of tokens."""
+    of tokens. None if other work disturbed ours."""
+    if ours.disturbed:
+        return None
     seconds = ours.times.step.minimum
     if peer.read is not None:
         return (ours.work.read / seconds) / (peer.read / peer.step.minimum)
@@ -210,7 +212,7 @@ def _peer_table(peers: Sequence[PeerStep], timings: Sequence[ModelTiming]) -> Ta
     for name in ("peer", "beside", "step", "threads", "ms", "tokens/s", "GB/s", "GFLOP/s", "ours is"):
         table.add_column(name, justify="left" if name in ("peer", "beside", "step") else "right")
     for peer in peers:
-        seconds, ours = peer.step.minimum, _ours(peer, timings)
+        seconds, ratio = peer.step.minimum, _ratio(peer, _ours(peer, timings))
         table.add_row(
             peer.peer,
             peer.model,
@@ -220,6 +222,6 @@ def _peer_table(peers: Sequence[PeerStep], timings: Sequence[ModelTiming]) -> Ta
             f"{peer.tokens / seconds:,.1f}",
             "" if peer.read is None else f"{1e-9 * peer.read / seconds:.1f}",
             "" if peer.flops is None else f"{1e-9 * peer.flops / seconds:.1f}",
-            "disturbed" if ours.disturbed else f"{_ratio(peer, ours):.2f} times",
+            "disturbed" if ratio is None else f"{ratio:.2f} times",
         )
     return table
