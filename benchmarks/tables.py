@@ -88,7 +88,7 @@ def machine(records: Sequence[dict[str, Any]]) -> str:
     return (
         f"{first['processor']}: {first['cores']} cores, {first['memory'] / 2**30:.0f} GB, "
         f"{first['last_level_cache'] >> 20} MB of last-level cache, {first['instruction_set']}, {versions}. "
-        f"Measured {dates[0]} to {dates[-1]} UTC. "
+        f"Measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))} UTC. "
         "Cores that other processes kept busy meanwhile, at most: "
         f"{', '.join(f'{name} {cores:.1f}' for name, cores in loads.items()) or 'unknown'}."
     )

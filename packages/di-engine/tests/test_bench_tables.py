@@ -110,6 +110,7 @@ def test_tables_take_the_place_of_old_ones(tables: ModuleType, tmp_path: Path) -
     assert "| nano | decode | 1 | 1 | 0.02 | 2,500 | 90 % of 40 GB/s | 70 | 20.0 % |" in text
     assert "| llama.cpp | nano | decode | 1 | 2.00 | 500 | 2.0 |  | 1.50 times |" in text
     assert "a processor: 2 cores, 16 GB" in text
+    assert "Measured 2026-11-30 00:00 UTC." in text
     assert "at most: kernels 0.2, model 0.2." in text
     assert "old" not in text
     assert "kept" in text
@@ -197,6 +198,8 @@ def test_records_of_two_machines_are_refused(
         tables.main([str(document), *map(str, files)])
     assert "records of different machines" in capsys.readouterr().err
     assert document.read_text() == DOCUMENT
+    later = {**record("kernels"), "machine": {**MACHINE, "date": "2026-12-01 00:00"}}
     busier = {**record("kernels"), "foreign_load": {"cores": 1.5, "of": 2}}
     assert "at most: kernels 1.5." in tables.machine([record("kernels"), busier, record("kernels")])
+    assert "2026-11-30 00:00 to 2026-12-01 00:00" in tables.machine([later, record("kernels")])
     assert "unknown" in tables.machine([{**record("kernels"), "foreign_load": None}])
