@@ -15,6 +15,7 @@ import pytest
 import torch
 from di_cache import CacheLayout, CachePool, SlotMapError
 from di_kernels import _native, instruction_set, instruction_sets, set_instruction_set, set_num_threads
+from di_kernels.ops import sampling
 from di_kernels.ops.linear import LinearWeight
 from di_kernels.ops.moe import ExpertWeights
 from di_kernels.packing import pack, pack_experts
@@ -290,6 +291,66 @@ def test_too_few_columns_for_the_window_write_nothing(tiny: Checkpoint) -> None:
         sequences.step({0: 1}, window_columns=7)
     assert torch.equal(sequences.pool.blocks, before[0])
     assert torch.equal(sequences.pool.slots, before[1])
+
+
+def records(count: int) -> bytes:
+    """Sampling parameters of every kind: a greedy row, then free, filtered and hot ones, in turn."""
+    kinds = [(0, 1, 0, 0), (1, 1, 0, 0), (0.7, 0.9, 0.05, 5), (3, 1, 0, 0)]
+    rows = [(*kinds[i % len(kinds)], 2**63 + i) for i in range(count)]
+    return np.array(rows, dtype=sampling.PARAMETERS).tobytes()
+
+
+@pytest.mark.parametrize("draft", [True, False])
+def test_tokens_drawn_in_the_same_call(tiny: Checkpoint, draft: bool) -> None:
+    model = built(tiny if draft else replace(tiny, weights=replace(tiny.weights, draft=None)))
+    for isa in instruction_sets():
+        for threads in (1, 2):
+            with machine(isa, threads):
+                apart, together = Sequences(model, native=True), Sequences(model, native=True)
+                assert together.native is not None
+                for rows in SCHEDULE:
+                    positions = [apart.done[i] + k + 1 for i, count in rows.items() for k in range(count)]
+                    given = records(len(positions))
+                    arrays = {name: tensor.numpy() for name, tensor in together.arrays(rows).items()}
+                    together.done = [count + rows.get(i, 0) for i, count in enumerate(together.done)]
+                    drawn = together.native.draw(**arrays, parameters=given)
+                    expected, _ = sampling.draw(apart.step(rows)[1], given, np.array(positions, np.int64))
+                    assert drawn.dtype == np.int32
+                    assert drawn.tolist() == expected.tolist()
+                    assert torch.equal(together.pool.slots, apart.pool.slots)
+                    assert torch.equal(together.pool.blocks, apart.pool.blocks)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_row_that_is_not_finite_draws_nothing(tiny: Checkpoint, bad: float) -> None:
+    embed = tiny.weights.embed.clone()
+    embed[4, 0] = bad
+    model = built(replace(tiny, weights=replace(tiny.weights, embed=embed)))
+    sequences = Sequences(model, native=True)
+    assert sequences.native is not None
+    arrays = sequences.arrays({0: 2, 1: 1})
+    arrays["tokens"] = torch.tensor([5, 4, 6], dtype=torch.int32)
+    drawn = sequences.native.draw(**arrays, parameters=records(3)).tolist()
+    assert [token == -1 for token in drawn] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        (records(2), "one record a row"),
+        (b"", "one record a row"),
+        (np.array([(-1, 1, 0, 0, 0)], dtype=sampling.PARAMETERS).tobytes(), "temperature"),
+    ],
+)
+def test_parameters_that_draw_nothing_write_nothing(
+    tiny: Checkpoint, parameters: bytes, message: str
+) -> None:
+    sequences = Sequences(built(tiny), native=True)
+    assert sequences.native is not None
+    before = sequences.pool.slots.clone()
+    with pytest.raises(ValueError, match=message):
+        sequences.native.draw(**sequences.arrays({0: 1}), parameters=parameters)
+    assert torch.equal(sequences.pool.slots, before)
 
 
 def test_logits_of_all_rows_and_of_some(tiny: Checkpoint) -> None:

@@ -19,16 +19,15 @@ from typing import NamedTuple
 
 import numpy as np
 from di_scheduler import StepPlan
-from torch import Tensor
 
 from di_engine.device import CallingThread, Device, DeviceThread, Pending
 from di_engine.errors import StepTimeoutError
 from di_engine.request import RequestSequence
-from di_engine.runner import StepOffer, StepResult, StepRunner
+from di_engine.runner import StepOffer, StepResult, StepRows, StepRunner
 
-_Rows = tuple[StepPlan, Sequence[RequestSequence], Tensor | Exception | None, float]
-"""A step between its two tasks: the plan with every row known, its sequences, the hidden rows (None without rows, or
-what was raised), and the milliseconds that it took."""
+_Rows = tuple[StepPlan, Sequence[RequestSequence], StepRows | Exception | None, float]
+"""A step between its two tasks: the plan with every row known, its sequences, what was computed (None without rows) or
+raised, and the milliseconds that it took."""
 
 
 class CompletedStep(NamedTuple):
@@ -135,26 +134,26 @@ def _forward(
             sequences = tuple(compress(sequences, np.isin(plan.seq_ids, resolved.seq_ids)))
         plan = resolved
     begin = time.perf_counter()
-    hidden: Tensor | Exception | None = None
+    computed: StepRows | Exception | None = None
     try:
         runner.copy(plan)
         if plan.num_rows > 0:
-            hidden = runner.forward(plan, sequences)
+            computed = runner.forward(plan, sequences)
     except Exception as error:  # the step's sequences pay for it, the engine goes on
-        hidden = error
-    return plan, sequences, hidden, 1e3 * (time.perf_counter() - begin)
+        computed = error
+    return plan, sequences, computed, 1e3 * (time.perf_counter() - begin)
 
 
 def _sample(runner: StepRunner, rows: Pending[_Rows]) -> CompletedStep:
     """Second task: tokens and drafts from the rows."""
-    plan, sequences, hidden, forward_ms = rows.result(timeout=0)
+    plan, sequences, computed, forward_ms = rows.result(timeout=0)
     begin = time.perf_counter()
     result: StepResult | Exception = StepResult(())
-    if isinstance(hidden, Exception):
-        result = hidden
-    elif hidden is not None:
+    if isinstance(computed, Exception):
+        result = computed
+    elif computed is not None:
         try:
-            result = runner.sample(plan, sequences, hidden)
+            result = runner.sample(plan, sequences, computed)
         except Exception as error:
             result = error
     offer = StepOffer.nothing(len(plan.sampling)) if isinstance(result, Exception) else result.offer()

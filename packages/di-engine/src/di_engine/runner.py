@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypedDict
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from di_spec import (
     SampledTokens,
     Sampler,
     TokenLogprobs,
+    drawn_tokens,
     prompt_logprobs,
     sample_tokens,
     verify_coupled,
@@ -35,13 +37,30 @@ LOGITS_TILE_BYTES = 64 << 20
 """Logits held at once. Rows do not influence each other, so the size of a tile changes no bit."""
 
 
+StepRows = Tensor | NDArray[np.int32]
+"""What the first half of a step leaves for the second: hidden rows ``[rows, hidden]``, good until the next step; or, of
+a step in which every sequence draws one token by its parameters alone, those tokens ``[rows]``, -1 where the logits
+are not finite."""
+
+
+class _StepArrays(TypedDict):
+    """What a native model computes a plan from."""
+
+    tokens: NDArray[np.int32]
+    q_start: NDArray[np.int32]
+    q_len: NDArray[np.int32]
+    slots: NDArray[np.int32]
+    block_table: NDArray[np.int32]
+    context: NDArray[np.int32]
+
+
 class StepOffer(NamedTuple):
     """What a step offers the scheduler: arguments of ``StepPlan.resolve`` (without ``failed``) and of
     ``Scheduler.commit``, over the sampling sequences of the step."""
 
     tokens: NDArray[np.int32]
     counts: NDArray[np.int32]
-    failed: NDArray[np.bool_]
+    failed: NDArray[np.bool_] | None
     drafts: NDArray[np.int32] | None = None
     confidences: NDArray[np.float32] | None = None
 
@@ -55,6 +74,7 @@ class StepResult(NamedTuple):
     """What a step computed.
 
     sampled: one entry for each of ``plan.sampling``.
+    tokens: those of ``sampled``, where each of it has one; None: not put together yet.
     proposal: drafts that follow, a row for each of ``plan.sampling``; None without a drafter.
     prompt_logprobs: new entries by index of the sequence in the plan, following those it has.
     not_finite: sequences of the plan, by index, whose prompt rows have logits that are not finite.
@@ -64,10 +84,13 @@ class StepResult(NamedTuple):
     proposal: Proposal | None = None
     prompt_logprobs: Mapping[int, Sequence[TokenLogprobs]] = MappingProxyType({})
     not_finite: Mapping[int, str] = MappingProxyType({})
+    tokens: NDArray[np.int32] | None = None
 
     def offer(self) -> StepOffer:
         """The tokens and drafts as arrays."""
         sampled, proposal = self.sampled, self.proposal
+        if self.tokens is not None and proposal is None:
+            return StepOffer(self.tokens, _ones(len(sampled)), None)
         return StepOffer(
             tokens=np.array([token for each in sampled for token in each.token_ids], np.int32),
             counts=np.array([len(each.token_ids) for each in sampled], np.int32),
@@ -86,14 +109,11 @@ class StepRunner(Protocol):
     def copy(self, plan: StepPlan) -> None:
         """Make the plan's copies, before its rows are computed, and also when it has no rows."""
 
-    def forward(self, plan: StepPlan, sequences: Sequence[RequestSequence]) -> Tensor:
-        """The hidden rows ``[rows, hidden]`` of a plan, whose keys and state are in the cache afterwards.
+    def forward(self, plan: StepPlan, sequences: Sequence[RequestSequence]) -> StepRows:
+        """Compute the rows of a plan, whose keys and state are in the cache afterwards."""
 
-        They are good until the next step.
-        """
-
-    def sample(self, plan: StepPlan, sequences: Sequence[RequestSequence], hidden: Tensor) -> StepResult:
-        """What follows from the hidden rows."""
+    def sample(self, plan: StepPlan, sequences: Sequence[RequestSequence], rows: StepRows) -> StepResult:
+        """What follows from the rows."""
 
 
 class ModelRunner:
@@ -128,26 +148,38 @@ class ModelRunner:
                 self.cache.copy_blocks(blocks.tolist())
                 self.cache.copy_slots(slots.tolist())
 
-    def forward(self, plan: StepPlan, sequences: Sequence[RequestSequence]) -> Tensor:
-        """Compute the plan's rows."""
+    def forward(self, plan: StepPlan, sequences: Sequence[RequestSequence]) -> StepRows:
+        """Compute the plan's rows, and their tokens where nothing else is asked of them."""
         if self._native is None:
             with torch.inference_mode():
                 return self._model.forward(self._batch(plan), self.cache).hidden
-        return self._native.forward(
-            tokens=plan.token_ids,
-            q_start=plan.q_start,
-            q_len=plan.q_len,
-            slots=plan.slots,
-            block_table=plan.block_table,
-            context=plan.context,
-        ).hidden
+        parameters = self._drawn_by(plan, sequences)
+        if parameters is not None:
+            return self._native.draw(**_arrays(plan), parameters=parameters)
+        return self._native.forward(**_arrays(plan)).hidden
 
-    def sample(self, plan: StepPlan, sequences: Sequence[RequestSequence], hidden: Tensor) -> StepResult:
+    def sample(self, plan: StepPlan, sequences: Sequence[RequestSequence], rows: StepRows) -> StepResult:
         """Draw tokens where the plan asks for them, propose drafts, and describe prompt tokens that are due."""
-        entries, not_finite = self._describe_prompts(plan, sequences, hidden)
-        sampled = self._sample(plan, sequences, hidden)
+        if not isinstance(rows, Tensor):
+            tokens = rows.tolist()
+            return StepResult(drawn_tokens(tokens), tokens=None if -1 in tokens else rows)
+        entries, not_finite = self._describe_prompts(plan, sequences, rows)
+        sampled = self._sample(plan, sequences, rows)
         proposal = None if self._drafter is None else self._propose(self._drafter, plan, sequences, sampled)
         return StepResult(sampled, proposal, entries, not_finite)
+
+    def _drawn_by(self, plan: StepPlan, sequences: Sequence[RequestSequence]) -> bytes | None:
+        """Parameters of each row, if the step is nothing but draws of one token a sequence that depend on nothing else:
+        the greater part of all steps. None: the tokens are a matter of ``sample``."""
+        count = plan.num_rows
+        if self._drafter is not None or not len(sequences) == len(plan.sampling) == count <= self._tile_rows:
+            return None
+        packed = []
+        for each in sequences:
+            if each.prompt_logprobs is not None or not each.sampling.plain:
+                return None
+            packed.append(each.sampling.packed)
+        return b"".join(packed)
 
     def _batch(self, plan: StepPlan) -> Batch:
         return build_batch(
@@ -288,6 +320,24 @@ def _parts(counts: NDArray[np.integer], most: int) -> Iterator[slice]:
         total += count
     if total:
         yield slice(first, len(counts))
+
+
+@cache
+def _ones(count: int) -> NDArray[np.int32]:
+    ones = np.ones(count, np.int32)
+    ones.flags.writeable = False
+    return ones
+
+
+def _arrays(plan: StepPlan) -> _StepArrays:
+    return {
+        "tokens": plan.token_ids,
+        "q_start": plan.q_start,
+        "q_len": plan.q_len,
+        "slots": plan.slots,
+        "block_table": plan.block_table,
+        "context": plan.context,
+    }
 
 
 def _tensor(array: NDArray[np.int32]) -> Tensor:

@@ -5,6 +5,7 @@
 #include "bind/host_array.hpp"
 #include "bind/plan_parts.hpp"
 #include "bind/records.hpp"
+#include "bind/sampling.hpp"
 #include "cpu/range.hpp"
 #include "plan/model.hpp"
 
@@ -80,6 +81,25 @@ void check_layer_caches(const AttentionPlan& a, const CacheViews& views, const F
   if (a.indexer) require_keys(a.indexer->key_layer, a.indexer->dim);
 }
 
+// The scheduler's arrays, borrowed for a call.
+struct StepArrays {
+  HostArray<int32_t> tokens, q_start, q_len, slots, block_table, context;
+
+  StepArrays(nb::handle token, nb::handle start, nb::handle length, nb::handle slot, nb::handle table,
+             nb::handle before)
+      : tokens(token, "tokens", 1),
+        q_start(start, "q_start", 1),
+        q_len(length, "q_len", 1),
+        slots(slot, "slots", 1),
+        block_table(table, "block_table", 2),
+        context(before, "context", 2) {}
+
+  StepInput input() const {
+    return {tokens.values(),      q_start.values(), q_len.values(),        slots.values(),
+            block_table.values(), context.values(), block_table.columns(), context.columns()};
+  }
+};
+
 // A plan over the pools of one cache: computes steps.
 struct CachedPlan {
   nb::object owner, keeps;
@@ -124,21 +144,37 @@ struct CachedPlan {
     bound.plan.run<T>(input, views, window_columns, out.data, feature_rows);
   }
 
-  void call(nb::handle tokens, nb::handle q_start, nb::handle q_len, nb::handle slots, nb::handle block_table,
-            nb::handle context, int64_t window_columns, const View& hidden,
-            const std::optional<View>& features) {
-    using Array = HostArray<int32_t>;
-    const Array token(tokens, "tokens", 1), start(q_start, "q_start", 1), length(q_len, "q_len", 1),
-        slot(slots, "slots", 1), table(block_table, "block_table", 2), before(context, "context", 2);
-    const StepInput input{token.values(), start.values(),  length.values(), slot.values(),
-                          table.values(), before.values(), table.columns(), before.columns()};
+  void check(const StepArrays& arrays, int64_t window_columns) const {
     for (const LayerPlan& layer : bound.plan.layers) {
-      require(!layer.engram || before.columns() + 1 >= layer.engram->hash.n,
+      require(!layer.engram || arrays.context.columns() + 1 >= layer.engram->hash.n,
               "context is too short for Engram");
     }
     require(window_columns >= 1 && window_columns <= kMostPositions, "window_columns is out of range");
-    bound.bfloat16 ? run<bf16>(input, window_columns, hidden, features)
-                   : run<float>(input, window_columns, hidden, features);
+  }
+
+  void call(nb::handle tokens, nb::handle q_start, nb::handle q_len, nb::handle slots, nb::handle block_table,
+            nb::handle context, int64_t window_columns, const View& hidden,
+            const std::optional<View>& features) {
+    const StepArrays arrays(tokens, q_start, q_len, slots, block_table, context);
+    check(arrays, window_columns);
+    bound.bfloat16 ? run<bf16>(arrays.input(), window_columns, hidden, features)
+                   : run<float>(arrays.input(), window_columns, hidden, features);
+  }
+
+  void draw(nb::handle tokens, nb::handle q_start, nb::handle q_len, nb::handle slots, nb::handle block_table,
+            nb::handle context, int64_t window_columns, nb::handle parameters, nb::handle out) {
+    const StepArrays arrays(tokens, q_start, q_len, slots, block_table, context);
+    const HostArray<uint8_t> packed(parameters, "parameters", 1);
+    const HostArray<int32_t> drawn(out, "out", 1, true);
+    check(arrays, window_columns);
+    const int64_t rows = arrays.tokens.size();
+    require(packed.size() == rows * static_cast<int64_t>(sizeof(SamplingParameters)),
+            "parameters: one record a row is allowed");
+    require(drawn.size() == rows, "out must have one element a row");
+    const SamplingParameters* given = sampling_parameters(packed.data(), rows);
+    nb::gil_scoped_release release;
+    bound.bfloat16 ? bound.plan.draw<bf16>(arrays.input(), views, window_columns, given, drawn.data())
+                   : bound.plan.draw<float>(arrays.input(), views, window_columns, given, drawn.data());
   }
 };
 
@@ -165,17 +201,13 @@ nb::list list_of(const std::vector<T>& values) {
 // The arrays that a step is expanded into, by name, for tests.
 nb::dict step_rows(nb::handle tokens, nb::handle q_start, nb::handle q_len, nb::handle slots,
                    nb::handle block_table, nb::handle context, nb::tuple sizes) {
-  using Array = HostArray<int32_t>;
-  const Array token(tokens, "tokens", 1), start(q_start, "q_start", 1), length(q_len, "q_len", 1),
-      slot(slots, "slots", 1), table(block_table, "block_table", 2), before(context, "context", 2);
+  const StepArrays arrays(tokens, q_start, q_len, slots, block_table, context);
   require(sizes.size() == 6, "sizes are block_size, blocks, slots, window, window_cells, compress_cells");
   int64_t s[6];
   for (size_t i = 0; i < 6; ++i) s[i] = nb::cast<int64_t>(sizes[i]);
   require(*std::min_element(s, s + 6) >= 1, "sizes must be at least 1");
   StepRows r;
-  r.build({token.values(), start.values(), length.values(), slot.values(), table.values(), before.values(),
-           table.columns(), before.columns()},
-          {s[0], s[1], s[2], s[3], s[4], s[5]});
+  r.build(arrays.input(), {s[0], s[1], s[2], s[3], s[4], s[5]});
   nb::dict out;
   const auto put = [&](const char* name, const std::vector<int32_t>& values) { out[name] = list_of(values); };
   put("positions", r.positions);
@@ -239,7 +271,10 @@ void bind_plan(nb::module_& m) {
       .def(nb::init<nb::object, nb::object>(), nb::arg("plan"), nb::arg("caches").none())
       .def("run", &CachedPlan::call, nb::arg("tokens"), nb::arg("q_start"), nb::arg("q_len"),
            nb::arg("slots"), nb::arg("block_table"), nb::arg("context"), nb::arg("window_columns"),
-           nb::arg("hidden"), nb::arg("features").none());
+           nb::arg("hidden"), nb::arg("features").none())
+      .def("draw", &CachedPlan::draw, nb::arg("tokens"), nb::arg("q_start"), nb::arg("q_len"),
+           nb::arg("slots"), nb::arg("block_table"), nb::arg("context"), nb::arg("window_columns"),
+           nb::arg("parameters"), nb::arg("out"));
   m.def("step_rows", &step_rows);
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "bind/host_array.hpp"
+#include "bind/sampling.hpp"
 #include "bind/tensor.hpp"
 
 namespace di::bind {
@@ -58,25 +59,10 @@ const int64_t* chosen_rows(const std::optional<View>& rows, int64_t count, int64
   return out;
 }
 
-// Records of sampling parameters, as bytes. Values out of range would leave nothing to draw from.
-const SamplingParameters* records(const uint8_t* data, int64_t count) {
-  require(reinterpret_cast<uintptr_t>(data) % alignof(SamplingParameters) == 0,
-          "parameters: records must be aligned to 8 bytes");
-  const auto* out = reinterpret_cast<const SamplingParameters*>(data);
-  for (int64_t i = 0; i < count; ++i) {
-    const SamplingParameters& p = out[i];
-    require(p.temperature >= 0.0 && p.temperature < std::numeric_limits<double>::infinity(),
-            "temperature is out of range");
-    require(p.top_p > 0.0 && p.top_p <= 1.0, "top_p is out of range");
-    require(p.min_p >= 0.0 && p.min_p <= 1.0, "min_p is out of range");
-  }
-  return out;
-}
-
 const SamplingParameters* records(const View& v) {
   const auto bytes = dense<uint8_t, 2>(v, "parameters");
   require(bytes.shape[1] == sizeof(SamplingParameters), "parameters: records of another size");
-  return records(bytes.data, bytes.shape[0]);
+  return sampling_parameters(bytes.data, bytes.shape[0]);
 }
 
 // choose() with everything but the logits in arrays of the host.
@@ -97,7 +83,7 @@ void call_draw(View logits, nb::handle parameters, nb::handle positions, nb::obj
     require(where.data()[i] >= 0, "positions must not be negative");
     require(!which.has_value() || (which->data()[i] >= 0 && which->data()[i] < x.count), "rows out of range");
   }
-  const SamplingParameters* given = records(packed.data(), count);
+  const SamplingParameters* given = sampling_parameters(packed.data(), count);
   nb::gil_scoped_release release;
   choose(x, which.has_value() ? which->data() : nullptr, count, given, where.data(), ids.data(),
          usable.data());
@@ -216,6 +202,20 @@ void bind_draws(nb::module_& m) {
 }
 
 }  // namespace
+
+const SamplingParameters* sampling_parameters(const uint8_t* data, int64_t count) {
+  require(reinterpret_cast<uintptr_t>(data) % alignof(SamplingParameters) == 0,
+          "parameters: records must be aligned to 8 bytes");
+  const auto* out = reinterpret_cast<const SamplingParameters*>(data);
+  for (int64_t i = 0; i < count; ++i) {
+    const SamplingParameters& p = out[i];
+    require(p.temperature >= 0.0 && p.temperature < std::numeric_limits<double>::infinity(),
+            "temperature is out of range");
+    require(p.top_p > 0.0 && p.top_p <= 1.0, "top_p is out of range");
+    require(p.min_p >= 0.0 && p.min_p <= 1.0, "min_p is out of range");
+  }
+  return out;
+}
 
 void bind_sampling(nb::module_& m) {
   m.def("all_finite", [](View logits, View out) {

@@ -71,26 +71,54 @@ Step<T> ModelPlan::begin(const CacheViews& cache, int64_t window_columns, T* fea
   return step;
 }
 
-template <class T>
-void ModelPlan::run(const StepInput& input, const CacheViews& cache, int64_t window_columns, T* hidden,
-                    T* features) {
-  const std::lock_guard lock(one_step_);
-  const DefaultArithmetic arithmetic;
+// Expands a step into rows and checks them, before anything is computed; how many there are.
+int64_t ModelPlan::prepare(const StepInput& input, const CacheViews& cache, int64_t window_columns) {
   rows_.build(input, cache.sizes);
   require_range("end of the positions", 0, rows_.end, 0, positions() + 1);
-  const int64_t rows = rows_.rows;
-  for (int64_t r = 0; r < rows && entry_dim > 0; ++r) {  // entries come behind the columns of the window
+  for (int64_t r = 0; r < rows_.rows && entry_dim > 0;
+       ++r) {  // entries come behind the columns of the window
     require_range("number of window keys", r, rows_.window_end[r] - rows_.begin[r], 0, window_columns + 1);
   }
-  if (rows == 0) return;
   work_.reset();
+  return rows_.rows;
+}
+
+template <class T>
+void ModelPlan::compute(const CacheViews& cache, int64_t window_columns, T* hidden, T* features) {
+  const int64_t rows = rows_.rows;
   T* embedded = work_.take<T>(rows * dim());
-  di::embed<T>(input.tokens.data(), rows, embed, embedded);
+  di::embed<T>(rows_.tokens, rows, embed, embedded);
   auto trunk = Trunk<T>::expand(embedded, rows, streams, dim(), work_);
   auto step = begin<T>(cache, window_columns, features);
   for (const LayerPlan& layer : layers) layer.run(trunk, step);
   if (draft) draft->run(step);
   hyper_collapse<T>(trunk.stream, trunk.pre, norm.weights(), rows, streams, dim(), hidden, nullptr);
+}
+
+template <class T>
+void ModelPlan::run(const StepInput& input, const CacheViews& cache, int64_t window_columns, T* hidden,
+                    T* features) {
+  const std::lock_guard lock(one_step_);
+  const DefaultArithmetic arithmetic;
+  if (prepare(input, cache, window_columns) > 0) compute(cache, window_columns, hidden, features);
+}
+
+template <class T>
+void ModelPlan::draw(const StepInput& input, const CacheViews& cache, int64_t window_columns,
+                     const SamplingParameters* parameters, int32_t* tokens) {
+  const std::lock_guard lock(one_step_);
+  const DefaultArithmetic arithmetic;
+  const int64_t rows = prepare(input, cache, window_columns);
+  if (rows == 0) return;
+  T *hidden = work_.take<T>(rows * dim()), *features = draft ? work_.take<T>(rows * feature_row()) : nullptr;
+  compute(cache, window_columns, hidden, features);
+  float* y = work_.take<float>(rows * head.n);
+  linear<T, float>(hidden, rows, head, false, y);
+  int64_t *positions = work_.take<int64_t>(rows), *drawn = work_.take<int64_t>(rows);
+  bool* finite = work_.take<bool>(rows);
+  for (int64_t r = 0; r < rows; ++r) positions[r] = int64_t{rows_.positions[r]} + 1;
+  choose({y, rows, head.n, head.n}, nullptr, rows, parameters, positions, drawn, finite);
+  for (int64_t r = 0; r < rows; ++r) tokens[r] = finite[r] ? static_cast<int32_t>(drawn[r]) : -1;
 }
 
 template <class T>
@@ -106,6 +134,10 @@ void ModelPlan::logits(const T* hidden, const int64_t* index, int64_t count, flo
 
 template void ModelPlan::run<float>(const StepInput&, const CacheViews&, int64_t, float*, float*);
 template void ModelPlan::run<bf16>(const StepInput&, const CacheViews&, int64_t, bf16*, bf16*);
+template void ModelPlan::draw<float>(const StepInput&, const CacheViews&, int64_t, const SamplingParameters*,
+                                     int32_t*);
+template void ModelPlan::draw<bf16>(const StepInput&, const CacheViews&, int64_t, const SamplingParameters*,
+                                    int32_t*);
 template void ModelPlan::logits<float>(const float*, const int64_t*, int64_t, float*);
 template void ModelPlan::logits<bf16>(const bf16*, const int64_t*, int64_t, float*);
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "cpu/sampling.hpp"
 #include "plan/attention.hpp"
 #include "plan/engram.hpp"
 #include "plan/hyper.hpp"
@@ -62,12 +63,21 @@ struct ModelPlan {
   template <class T>
   void run(const StepInput& input, const CacheViews& cache, int64_t window_columns, T* hidden, T* features);
 
+  // A step in which every row draws a token from its own logits, with parameters[row], at the position behind
+  // it: tokens [rows], -1 where the logits are not finite. The same bits as run(), logits() and choose().
+  template <class T>
+  void draw(const StepInput& input, const CacheViews& cache, int64_t window_columns,
+            const SamplingParameters* parameters, int32_t* tokens);
+
   // y [count, vocab] of rows index[i] of hidden [rows, dim], all in range; of the first ones where index is
   // null.
   template <class T>
   void logits(const T* hidden, const int64_t* index, int64_t count, float* y);
 
  private:
+  int64_t prepare(const StepInput& input, const CacheViews& cache, int64_t window_columns);
+  template <class T>
+  void compute(const CacheViews& cache, int64_t window_columns, T* hidden, T* features);
   template <class T>
   Step<T> begin(const CacheViews& cache, int64_t window_columns, T* features);
 

@@ -190,6 +190,18 @@ class CachedPlan:
         hidden: Tensor,
         features: Tensor | None,
     ) -> None: ...
+    def draw(
+        self,
+        tokens: object,
+        q_start: object,
+        q_len: object,
+        slots: object,
+        block_table: object,
+        context: object,
+        window_columns: int,
+        parameters: bytes,
+        out: object,
+    ) -> None: ...
 
 def step_rows(
     tokens: object,

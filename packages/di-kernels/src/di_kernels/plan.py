@@ -332,6 +332,36 @@ class CachedPlan:
         )
         return hidden, features
 
+    def draw(
+        self,
+        *,
+        tokens: IntArray,
+        q_start: IntArray,
+        q_len: IntArray,
+        slots: IntArray,
+        block_table: IntArray,
+        context: IntArray,
+        parameters: bytes,
+    ) -> NDArray[np.int32]:
+        """Compute a step in which every row draws the token behind it: :meth:`run`, :meth:`ModelPlan.logits` and
+        :func:`di_kernels.ops.sampling.draw` in one call, with their bits.
+
+        What the host does between two calls, after a step through large weights, it does from cold caches.
+
+        Args:
+            tokens, q_start, q_len, slots, block_table, context: see :meth:`run`.
+            parameters: a record of ``di_kernels.ops.sampling.PARAMETERS`` for each row, as bytes.
+
+        Returns:
+            int32 ``[rows]``, -1 for a row whose logits are not finite.
+
+        Raises:
+            ValueError, IndexError: as of :meth:`run`, and for parameters out of range; nothing is computed then.
+        """
+        out = np.empty(len(tokens), np.int32)
+        self._native.draw(tokens, q_start, q_len, slots, block_table, context, self._window, parameters, out)
+        return out
+
 
 def _bound(bank: ExpertWeights) -> object:
     from di_kernels.cpu.moe import bound_bank

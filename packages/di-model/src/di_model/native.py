@@ -100,6 +100,43 @@ class NativeModel:
             raise SlotMapError(str(error)) from None
         return StepOutput(hidden, features)
 
+    def draw(
+        self,
+        *,
+        tokens: IntArray,
+        q_start: IntArray,
+        q_len: IntArray,
+        slots: IntArray,
+        block_table: IntArray,
+        context: IntArray,
+        parameters: bytes,
+    ) -> NDArray[np.int32]:
+        """Compute a step in which every row draws the token behind it, in one call.
+
+        Args:
+            tokens, q_start, q_len, slots, block_table, context: see :meth:`forward`.
+            parameters: a record of ``di_kernels.ops.sampling.PARAMETERS`` for each row, as bytes.
+
+        Returns:
+            int32 ``[rows]``, those of :meth:`forward`, :meth:`logits` and :func:`di_kernels.ops.sampling.draw` at the
+            position behind each row; -1 where the logits are not finite.
+
+        Raises:
+            SlotMapError, IndexError: as of :meth:`forward`. Nothing is computed then.
+        """
+        try:
+            return self._cached.draw(
+                tokens=tokens,
+                q_start=q_start,
+                q_len=q_len,
+                slots=slots,
+                block_table=block_table,
+                context=context,
+                parameters=parameters,
+            )
+        except ValueError as error:
+            raise SlotMapError(str(error)) from None
+
     @property
     def workspace_bytes(self) -> int:
         """Memory for intermediate values: what the largest step so far has needed."""

@@ -16,7 +16,7 @@ from di_spec.params import InvalidParameterError, SamplingParams, child_seed
 from di_spec.sampler import Sampler, SamplerOutput
 from di_spec.state import SamplingState
 from di_spec.stops import StopMatcher
-from di_spec.verify import SampledTokens, sample_tokens, verify_coupled
+from di_spec.verify import SampledTokens, drawn_tokens, sample_tokens, verify_coupled
 
 __all__ = [
     "Alternative",
@@ -42,6 +42,7 @@ __all__ = [
     "UnsupportedTokenizerError",
     "Usage",
     "child_seed",
+    "drawn_tokens",
     "prompt_logprobs",
     "sample_tokens",
     "token_logprobs",

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from di_spec.logprobs import TokenLogprobs
-from di_spec.sampler import Sampler
+from di_spec.sampler import NOT_FINITE, Sampler
 from di_spec.state import SamplingState
 
 
@@ -33,6 +33,18 @@ class SampledTokens(NamedTuple):
     logprobs: tuple[TokenLogprobs | None, ...]
     error: str | None = None
     finite: bool = True
+
+
+_FAILED = SampledTokens((), (), NOT_FINITE, finite=False)
+
+
+def drawn_tokens(tokens: Sequence[int]) -> tuple[SampledTokens, ...]:
+    """What ``sample_tokens`` returns of states that are all ``plain``, where their tokens have been drawn already.
+
+    Args:
+        tokens: one for each sequence; -1 where the model's logits were not finite.
+    """
+    return tuple([SampledTokens((token,), (None,)) if token >= 0 else _FAILED for token in tokens])
 
 
 def sample_tokens(
