@@ -15,6 +15,7 @@ from di_engine.verify.equality import Outcome, first_difference
 from di_model.cache_spec import cache_spec
 from di_model.config import ModelConfig
 from di_model.numerics import Numerics
+from di_model.packed import WeightLayout
 from di_scheduler import SchedulerStats
 from di_spec import Alternative, LogprobEntry
 
@@ -46,6 +47,17 @@ def test_engine_gives_equal_bits_under_every_disturbance(checkpoint, loaded):
     assert 0 < report.distinct_requests < report.coverage.requests
 
 
+@pytest.mark.parametrize("layout", WeightLayout)
+def test_schedules_in_every_layout_equal_the_weights_as_stored(checkpoint, layout):
+    check = EqualityCheck(checkpoint, seed=3, weight_layout=layout)
+    packed = {
+        loaded: loaded.model.weights.layers[0].attn.wq_a.is_packed
+        for loaded in (check._loaded, check._loaded_alone)
+    }
+    assert packed == {check._loaded: layout is not WeightLayout.STORED, check._loaded_alone: False}
+    assert check.run(2).difference is None
+
+
 def test_same_seed_runs_the_same_cases(checkpoint, loaded):
     first, second = (EqualityCheck(checkpoint, seed=5, loaded=loaded).run(2) for _ in range(2))
     assert first == second
@@ -72,8 +84,17 @@ def test_command_reports_what_occurred(capsys, checkpoint):
     assert min(report[name] for name in ("preemptions", "chunks", "mixed_steps", "aborts")) > 0
 
 
+@pytest.mark.parametrize("what", ["equality", "golden"])
+def test_layouts_are_checked(capsys, checkpoint, what):
+    command = {"equality": ["--cases", "1", "--checkpoint"], "golden": [str(checkpoint), "--checkpoints"]}
+    arguments = ["verify", what, *command[what], str(checkpoint), "--weight-layout", "round"]
+    assert run(arguments) == 2
+    assert "--weight-layout: got 'round', allowed: auto, stored, packed" in capsys.readouterr().err
+
+
 def test_command_fails_when_something_never_occurred(capsys, checkpoint):
-    assert run(["verify", "equality", "--checkpoint", str(checkpoint), "--cases", "1", "--seed", "2"]) == 1
+    command = ["verify", "equality", "--checkpoint", str(checkpoint), "--cases", "1", "--seed", "2"]
+    assert run([*command, "--weight-layout", "stored"]) == 1
     assert "NOT SHOWN: no " in capsys.readouterr().out
 
 

@@ -24,6 +24,7 @@ from di_model.engram_tables import derive_engram
 from di_model.golden import ReferenceRunner
 from di_model.model import Model
 from di_model.numerics import Numerics
+from di_model.packed import WeightLayout
 from di_model.reference import ReferenceModel
 from di_model.testing import tiny_config, write_checkpoint
 
@@ -111,6 +112,20 @@ def test_reference_and_cached_path_meet_the_values(golden, checkpoints):
     assert {"reference, unquantized", "cached, whole prompt, unquantized"} <= subjects
     cases = {item.result.case for item in items if item.subject == "cached, chunks of 7"}
     assert {"mine logits", "mine cut to 3 lengths", "prompt of 18 draft tokens"} <= cases
+
+
+@pytest.mark.parametrize("layout", WeightLayout)
+def test_the_cached_path_meets_the_values_in_every_layout(golden, checkpoints, layout, monkeypatch):
+    packed = set()
+
+    def runner(model, chunk):
+        packed.add(model.weights.layers[0].attn.wq_a.is_packed)
+        return CachedRunner(model, chunk)
+
+    monkeypatch.setattr("di_engine.verify.golden.CachedRunner", runner)
+    items = list(GoldenVerification(golden, checkpoints, None, chunks=(7,), weight_layout=layout).run())
+    assert misses(items) == []
+    assert packed == {layout is not WeightLayout.STORED}
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import typer
 from di_engine.cli.common import (
     EXIT_FAILURE,
     EXIT_USAGE,
+    CommandError,
     existing_model,
     note_of_threads,
     plain,
@@ -22,11 +23,15 @@ from di_engine.cli.common import (
 from di_engine.cli.interruption import raise_from_now_on
 
 if TYPE_CHECKING:
+    from di_model.packed import WeightLayout
+
     from di_engine.verify import EqualityReport, Finding, Verdict
 
 app = typer.Typer(
     help="Check that this installation computes what it should.", no_args_is_help=True, rich_markup_mode=None
 )
+
+LAYOUT_HELP = "Of the weights of {}: stored, packed, or auto: packed if they are small."
 
 
 @app.command("golden")
@@ -42,6 +47,7 @@ def golden(
     instruction_set: Annotated[
         str | None, typer.Option(help="Of the kernels.", show_default="the best here")
     ] = None,
+    weight_layout: Annotated[str, typer.Option(help=LAYOUT_HELP.format("the cached path"))] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> int:
     """Check the reference model and the engine's cached path against golden values.
@@ -52,9 +58,15 @@ def golden(
     from di_engine.verify import FindingKind, GoldenVerification, Verdict
 
     raise_from_now_on()
+    layout = _layout(weight_layout)
     with user_errors(EXIT_USAGE):
         verification = GoldenVerification(
-            directory, checkpoints, tokenizer, num_threads=num_threads, instruction_set=instruction_set
+            directory,
+            checkpoints,
+            tokenizer,
+            num_threads=num_threads,
+            instruction_set=instruction_set,
+            weight_layout=layout,
         )
     note_of_threads(num_threads)
     start = time.monotonic()
@@ -102,21 +114,25 @@ def equality(
     instruction_set: Annotated[
         str | None, typer.Option(help="Of all runs.", show_default="all vectorized ones in turn")
     ] = None,
+    weight_layout: Annotated[str, typer.Option(help=LAYOUT_HELP.format("schedules"))] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> int:
     """Run random requests in random schedules and compare tokens and log-probability bits with each run alone.
 
     Schedules differ in arrivals, priorities, chunks, pools (preemption, also of what is being computed), threads,
-    instruction sets, asynchronous scheduling, and drafts of every length, right and wrong. Exits with 1 at the first
-    difference, and when something of this never occurred.
+    instruction sets, asynchronous scheduling, and drafts of every length, right and wrong; alone, a request reads
+    weights as stored. Exits with 1 at the first difference, and when something of this never occurred.
     """
     from tqdm import tqdm  # type: ignore[import-untyped]
 
     from di_engine.verify import EqualityCheck
 
     raise_from_now_on()
+    layout = _layout(weight_layout)
     with user_errors():
-        check = EqualityCheck(existing_model(checkpoint), seed, instruction_set=instruction_set)
+        check = EqualityCheck(
+            existing_model(checkpoint), seed, instruction_set=instruction_set, weight_layout=layout
+        )
     start = time.monotonic()
     with tqdm(total=cases, unit="case", disable=not sys.stderr.isatty()) as bar:
         report = check.run(cases, progress=lambda done: bar.update(done - bar.n))
@@ -126,6 +142,16 @@ def equality(
     else:
         _print_report(report, seconds)
     return 0 if report.passed else EXIT_FAILURE
+
+
+def _layout(text: str) -> WeightLayout:
+    from di_model.packed import WeightLayout
+
+    try:
+        return WeightLayout(text)
+    except ValueError:
+        allowed = ", ".join(each.value for each in WeightLayout)
+        raise CommandError(f"--weight-layout: got {text!r}, allowed: {allowed}", EXIT_USAGE) from None
 
 
 def _report(report: EqualityReport) -> dict[str, Any]:

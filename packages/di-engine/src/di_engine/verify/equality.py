@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from di_kernels import instruction_sets, set_num_threads
+from di_model.packed import WeightLayout
 from di_scheduler.cost_curve import CostCurve
 from di_scheduler.speculation import DraftBudget
 from di_spec import Drafter, LogprobEntry
@@ -123,6 +124,7 @@ class EqualityCheck:
         loaded: a model to run instead of the one in ``checkpoint``.
         instruction_set: of all runs. None: schedules have the vectorized ones of this machine, or the only one it has,
             in turn, and the requests alone the best one.
+        weight_layout: of schedules; the requests alone read weights as stored.
 
     Raises:
         FileNotFoundError, ValueError: see :func:`~di_engine.loading.load_model`.
@@ -135,9 +137,14 @@ class EqualityCheck:
         *,
         loaded: LoadedModel | None = None,
         instruction_set: str | None = None,
+        weight_layout: WeightLayout = WeightLayout.AUTO,
     ) -> None:
-        self._base = EngineConfig(model=checkpoint, max_num_seqs=1, instruction_set=instruction_set)
+        self._base = EngineConfig(
+            model=checkpoint, max_num_seqs=1, instruction_set=instruction_set, weight_layout=weight_layout
+        )
+        as_stored = replace(self._base, weight_layout=WeightLayout.STORED)
         self._loaded = load_model(self._base) if loaded is None else loaded
+        self._loaded_alone = load_model(as_stored) if loaded is None else loaded
         every = instruction_sets()
         self._instruction_sets = (every[1:] or every) if instruction_set is None else (instruction_set,)
         self._cases = CaseGenerator(
@@ -166,7 +173,8 @@ class EqualityCheck:
 
     def _run(self, case: Case) -> tuple[Difference | None, EngineStats]:
         baselines = [self._baseline(arrival.request) for arrival in case.arrivals]
-        with self._engine(_settings(self._base, case), self._drafter(case, baselines)) as engine:
+        drafter = self._drafter(case, baselines)
+        with self._engine(_settings(self._base, case), self._loaded, drafter) as engine:
             # Learning from what steps take here, a case would not run the same way again.
             engine.set_step_cost(DraftBudget(STEP_COST) if case.priced else None, learn=False)
             set_num_threads(case.num_threads, work_per_thread=WORK_PER_THREAD)
@@ -192,7 +200,7 @@ class EqualityCheck:
                 max_num_batched_tokens=tokens,
                 num_blocks=2 + 2 * -(-tokens // self._base.block_size),
             )
-            with self._engine(settings) as engine:
+            with self._engine(settings, self._loaded_alone) as engine:
                 engine.add_request("alone", request.prompt, request.params)
                 collected: list[RequestOutput] = []
                 while engine.has_unfinished():
@@ -210,9 +218,11 @@ class EqualityCheck:
         }
         return ScriptedDrafter(continuations, self._loaded.config.text.vocab_size, case.index)
 
-    def _engine(self, settings: EngineConfig, drafter: Drafter | None = None) -> LLMEngine:
-        capacity = plan_capacity(settings, self._loaded.config, available_memory())
-        return LLMEngine(settings, loaded=replace(self._loaded, capacity=capacity), drafter=drafter)
+    def _engine(
+        self, settings: EngineConfig, loaded: LoadedModel, drafter: Drafter | None = None
+    ) -> LLMEngine:
+        capacity = plan_capacity(settings, loaded.config, available_memory())
+        return LLMEngine(settings, loaded=replace(loaded, capacity=capacity), drafter=drafter)
 
 
 def first_difference(outcome: Outcome, baseline: Outcome) -> str | None:

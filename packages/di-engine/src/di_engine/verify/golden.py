@@ -29,6 +29,7 @@ from di_model.golden import (
 )
 from di_model.model import Model
 from di_model.numerics import Numerics
+from di_model.packed import WeightLayout, lay_out
 from di_model.reference import ReferenceModel
 
 from di_engine.verify.cached import CachedRunner
@@ -82,6 +83,7 @@ class GoldenVerification:
         chunks: schedules of the cached runs.
         num_threads: of the kernels.
         instruction_set: of the kernels; None: the one in use.
+        weight_layout: of the cached path; the reference reads weights as stored.
 
     Raises:
         FileNotFoundError: ``directory`` or ``checkpoints`` is no directory.
@@ -97,6 +99,7 @@ class GoldenVerification:
         chunks: tuple[int | None, ...] = CHUNKS,
         num_threads: int = 1,
         instruction_set: str | None = None,
+        weight_layout: WeightLayout = WeightLayout.AUTO,
     ) -> None:
         for name, path in (("golden directory", directory), ("checkpoints", checkpoints)):
             if not path.is_dir():
@@ -107,6 +110,7 @@ class GoldenVerification:
             tokenizer,
             chunks,
         )
+        self._layout = weight_layout
         self._settings = partial(kernel_settings, num_threads=num_threads, instruction_set=instruction_set)
         with self._settings():
             pass  # refuses what cannot be
@@ -141,7 +145,9 @@ class GoldenVerification:
                     yield from self._global(name, kind)
                     continue
                 if preset not in presets:
-                    presets = {preset: _Preset(self.checkpoints / preset)}  # the one before is let go
+                    presets = {
+                        preset: _Preset(self.checkpoints / preset, self._layout)
+                    }  # the one before is let go
                 yield from self._preset(name, kind, presets[preset])
             except (
                 Exception
@@ -221,6 +227,7 @@ class _Preset:
     """The checkpoints of one preset, opened when a file asks for them."""
 
     folder: Path
+    layout: WeightLayout
     _checkpoints: dict[bool, Checkpoint] = field(default_factory=dict)
     _models: dict[tuple[bool, Numerics], _Loaded] = field(default_factory=dict)
 
@@ -234,7 +241,7 @@ class _Preset:
 
     def _model(self, quantized: bool, numerics: Numerics) -> _Loaded:
         if (quantized, numerics) not in self._models:
-            self._models[quantized, numerics] = _load(self._checkpoint(quantized), numerics)
+            self._models[quantized, numerics] = _load(self._checkpoint(quantized), numerics, self.layout)
         return self._models[quantized, numerics]
 
     def _checkpoint(self, quantized: bool) -> Checkpoint:
@@ -247,10 +254,11 @@ class _Preset:
         return self._checkpoints[quantized]
 
 
-def _load(checkpoint: Checkpoint, numerics: Numerics) -> _Loaded:
+def _load(checkpoint: Checkpoint, numerics: Numerics, layout: WeightLayout) -> _Loaded:
     config, weights = checkpoint.config, checkpoint.weights
     engram: EngramData | None = derive_engram(config, checkpoint.path)
     positions = min(config.text.max_position_embeddings, MAX_POSITIONS) + config.text.dspark_block_size
     return _Loaded(
-        ReferenceModel(config, weights, engram, numerics), Model(config, weights, engram, numerics, positions)
+        ReferenceModel(config, weights, engram, numerics),
+        Model(config, lay_out(checkpoint, layout), engram, numerics, positions),
     )
