@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -179,3 +181,45 @@ def test_nan_weights_end_requests_with_an_error(tmp_path: Path, drain: Any) -> N
         assert output.finish_reason == "error"
         assert "not finite" in output.error
         assert engine.stats().counters.nonfinite_sequences == 1
+
+
+PINNED = """
+import os, sys
+from pathlib import Path
+from di_engine import EngineConfig, LLMEngine, SamplingParams
+from di_kernels import set_num_threads
+
+def migrations():  # of the threads that may run on one processor only
+    found = {}
+    for task in Path("/proc/self/task").iterdir():
+        if len(os.sched_getaffinity(int(task.name))) == 1:
+            lines = (task / "sched").read_text().splitlines()
+            found[task.name] = next(line.split()[-1] for line in lines if line.startswith("se.nr_migrations"))
+    return found
+
+allowed = os.sched_getaffinity(0)
+asynchronous = sys.argv[2] == "True"
+settings = {"num_threads": 2, "pin_threads": True, "async_scheduling": asynchronous, "load_draft": False}
+with LLMEngine(EngineConfig(model=Path(sys.argv[1]), max_num_seqs=2, **settings)) as engine:
+    set_num_threads(2, work_per_thread=1)
+    seen = []
+    for name in "abc":
+        engine.add_request(name, list(range(5, 45)), SamplingParams(max_tokens=4, ignore_eos=True))
+        while engine.has_unfinished():
+            engine.step()
+        seen.append(migrations())
+    assert os.sched_getaffinity(0) == (allowed if asynchronous else {min(allowed)})
+assert os.sched_getaffinity(0) == allowed
+assert len(seen[0]) > 1 and seen[0] == seen[1] == seen[2], seen
+"""
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/sched").exists() or len(os.sched_getaffinity(0)) < 2,
+    reason="the system does not tell how often threads move, or there is one processor",
+)
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_pinned_threads_never_move(checkpoint: Path, asynchronous: bool) -> None:
+    """Also not in loops inside a part of another one, which the thread of the part computes where it is."""
+    command = [sys.executable, "-c", PINNED, str(checkpoint), str(asynchronous)]
+    subprocess.run(command, check=True, timeout=120)

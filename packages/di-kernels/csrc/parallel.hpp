@@ -92,11 +92,27 @@ inline int64_t parts_worth(int64_t n, int64_t cost) {
   return std::clamp<int64_t>(worthwhile, 1, std::min<int64_t>(num_threads(), n));
 }
 
+// Whether this thread computes a part of a loop: the other threads have theirs.
+inline bool in_parallel() {
+#ifdef _OPENMP
+  return omp_get_level() > 0;
+#else
+  return false;
+#endif
+}
+
 // Calls body(begin, end) for disjoint ranges that cover [0, n), a range for each thread. What a body throws
-// reaches the caller; of several exceptions, one does.
+// reaches the caller; of several exceptions, one does. A loop inside a part of another one stays on its
+// thread, and the thread where it is: it would wait on the processor of the first part for a whole time
+// slice.
 template <class Body>
 void parallel_for(int64_t n, int64_t cost, const Body& body) {
   if (n <= 0) return;
+  if (in_parallel()) {
+    const DefaultArithmetic arithmetic;
+    body(int64_t{0}, n);
+    return;
+  }
   const int64_t parts = parts_worth(n, cost);
   const auto run = [&](int64_t part) {
     const DefaultArithmetic arithmetic;

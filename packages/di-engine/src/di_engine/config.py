@@ -47,9 +47,11 @@ class EngineConfig:
     policy: ``MIXED`` steps, or ``HOMOGENEOUS`` ones that hold prompt rows or decode rows only.
     num_threads: threads of the CPU kernels and of torch, for the whole process. None: leave them as they are.
         More than the processors that the process may use are allowed, and slower. Never changes a bit of a result.
-    pin_threads: keep each thread of the CPU kernels on a processor of its own, for the whole process, until the engine
-        that pinned them is closed. The thread that calls the engine, and threads and processes started from it, stay on
-        its processor meanwhile.
+    pin_threads: keep each thread of the CPU kernels on a processor of its own. One switch for the whole process: the
+        first engine that asks for it switches it on, and its end switches it off, for other engines too; where several
+        come and go, call :func:`di_kernels.pin_threads` before them, which they leave alone. The thread that calls the
+        engine computes a part, so it, and threads and processes started from it, stay on its processor meanwhile; with
+        ``async_scheduling`` the thread that computes does so, and this one is free.
     instruction_set: of the CPU kernels, for the whole process: one of :func:`di_kernels.instruction_sets`. None: leave
         it as it is, at first the best one. Never changes a bit of a result.
     native_plan: compute a step in one native call instead of one operation after another, where the model allows it.

@@ -127,6 +127,11 @@ class LLMEngine:
             # Last: it may start a thread, which only close() ends.
             pipeline = StepPipeline(step_runner, 2 if config.async_scheduling else 1, config.step_timeout)
             self._open_core: _Core | None = _Core(loaded, pipeline, token_bytes)
+            if config.async_scheduling and threads_are_pinned():
+                # This thread computed while it loaded the model. It leaves that processor to the one that computes
+                # from now on; switched on again, threads take their places with the next part of a loop.
+                pin_threads(False)
+                pin_threads(True)
             self._undo = undo.pop_all()
 
     @property
