@@ -248,7 +248,8 @@ void project_tile(const Weight& weight, int64_t group, int64_t begin, int64_t en
 template <class T>
 void project(const BlockedRows* x, int64_t parts, const Weight& weight, T* y) {
   const int64_t size = weight.n / parts, tile = kTileGroups * kGroupRows;
-  const int64_t tiles = size / tile + 2;  // a part may begin and end within a tile
+  const int64_t split = size % kGroupRows == 0 ? 0 : 2;  // groups that two parts have a share of
+  const int64_t tiles = ceil_div(size / kGroupRows + split, kTileGroups);
   parallel_for(parts * tiles, tile * weight.k * (x[0].rows + 2), [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       const int64_t part = i / tiles, begin = part * size, end = begin + size;

@@ -74,9 +74,12 @@ DI_INLINE void decode_e4m3(u32x16 words, u32x16* pair) {
   // magnitude | (code & 0x80)
   const u32x16 high =
       (u32x16)_mm512_ternarylogic_epi32(magnitude, code, _mm512_set1_epi8(static_cast<char>(0x80)), 0xf8);
-  const u32x16 even = u32x16{} + 0x00ff00ffu;
-  pair[0] = (low & even) | ((u32x16)_mm512_slli_epi16((__m512i)high, 8) & ~even);
-  pair[1] = ((u32x16)_mm512_srli_epi16((__m512i)low, 8) & even) | (high & ~even);
+  // Low bytes of the halves from a, high ones from b.
+  const auto join = [](__m512i a, __m512i b) {
+    return (u32x16)_mm512_ternarylogic_epi32(_mm512_set1_epi16(0x00ff), a, b, 0xca);
+  };
+  pair[0] = join((__m512i)low, _mm512_slli_epi16((__m512i)high, 8));
+  pair[1] = join(_mm512_srli_epi16((__m512i)low, 8), (__m512i)high);
 }
 #else
 DI_INLINE void decode_e4m3(u32x16 words, u32x16* pair) {

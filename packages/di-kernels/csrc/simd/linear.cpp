@@ -25,6 +25,7 @@ constexpr int kPairRows = 8, kSideRows = 4;
 // weights than the caches hold, and what the host needs between two steps would have to come from memory
 // again.
 constexpr int64_t ahead(WeightFormat format) { return format == WeightFormat::mxfp4 ? 12288 : 8192; }
+constexpr int64_t kAheadOfRow = 12288;
 
 DI_INLINE u32x16 splat_pair(const uint16_t* p) {
   uint32_t pair;
@@ -49,6 +50,7 @@ DI_INLINE u32x16 load_once(const uint8_t* p) {
 // is asked for meanwhile lies.
 template <WeightFormat F>
 struct PackedGroup {
+  static constexpr bool kStream = true;
   static constexpr int kWords = 1, kPairRows = DI_ISA::kPairRows;
   static constexpr int kSideRows = F == WeightFormat::mxfp4 ? DI_ISA::kSideRows : 0;
   Codes at;
@@ -70,6 +72,7 @@ DI_INLINE void pairs(const PackedGroup<F>& group, const uint8_t* ask, int64_t bl
 // 16 rows that are read side by side would reach memory as 16 slow streams.
 template <WeightFormat F>
 struct StoredGroup {
+  static constexpr bool kStream = false;
   static constexpr int kWords = 4, kPairRows = 0, kSideRows = 0;
   Codes at;
   int64_t row_bytes;
@@ -137,6 +140,64 @@ void few_rows(const Group* groups, int64_t blocks, const uint16_t* x, int64_t x_
   for (; b < blocks; ++b) add_blocks<F, M, G, 1>(groups, b, blocks, x, x_rows, totals);
 }
 
+// Keeps what is computed before in front of what is asked for behind it.
+DI_INLINE void in_order([[maybe_unused]] f32x16& v) {
+#if defined(DI_AVX512)
+  asm volatile("" : "+v"(v));
+#endif
+}
+
+// One row and B blocks of a packed group side by side. It waits for memory alone as long as lines are asked
+// for one by one, all of the stream, scales included: gcc would ask for those of a step at once, which are
+// more than the processor can wait for, and it would stop.
+template <WeightFormat F, int B>
+DI_INLINE f32x16 add_row_blocks(const Codes& at, const uint8_t* ask, int64_t block, const uint16_t* x,
+                                int64_t x_rows, f32x16 total) {
+  constexpr int kPairs = pairs_of_word(F), kSteps = 16;
+  constexpr int64_t kLines = (B * (block_bytes(F) + block_scales(F)) + 32) / 64;
+  f32x16 sum[B] = {};
+#pragma GCC unroll 16
+  for (int step = 0; step < kSteps; step += kPairs) {
+    u32x16 pair[B][kPairs];
+#pragma GCC unroll 4
+    for (int b = 0; b < B; ++b) {
+      decode_words<F>(load_once(at.codes + (block + b) * block_bytes(F) + 64 * (step / kPairs)), pair[b]);
+    }
+#pragma GCC unroll 4
+    for (int p = 0; p < kPairs; ++p) {
+#pragma GCC unroll 4
+      for (int b = 0; b < B; ++b) {
+        sum[b] = dot_bf16(sum[b], pair[b][p], splat_pair(x + 32 * (block + b) * x_rows + 2 * (step + p)));
+        in_order(sum[b]);
+      }
+#pragma GCC unroll 4
+      for (int64_t line = kLines * (step + p) / kSteps; line < kLines * (step + p + 1) / kSteps; ++line) {
+        __builtin_prefetch(ask + 64 * line, 0, 0);
+      }
+    }
+  }
+#pragma GCC unroll 4
+  for (int b = 0; b < B; ++b) total = fma(sum[b], decode_scales<F>(at.scales, block + b, true), total);
+  return total;
+}
+
+template <WeightFormat F>
+void one_row(const Codes& at, int64_t blocks, const uint16_t* x, int64_t x_rows, float* totals) {
+  constexpr int kSide = F == WeightFormat::bfloat16 ? 4 : 2;
+  constexpr int64_t kStep = block_bytes(F) + block_scales(F);
+  const int64_t end =
+      at.codes - at.scales + blocks * block_bytes(F);  // of the stream, which begins with scales
+  const auto ask = [&](int64_t block) __attribute__((always_inline)) {
+    const int64_t offset = block * kStep + kAheadOfRow;
+    return offset < end ? at.scales + offset : at.next + (offset - end);
+  };
+  f32x16 total = load<f32x16>(totals);
+  int64_t b = 0;
+  for (; b + kSide <= blocks; b += kSide) total = add_row_blocks<F, kSide>(at, ask(b), b, x, x_rows, total);
+  for (; b < blocks; ++b) total = add_row_blocks<F, 1>(at, ask(b), b, x, x_rows, total);
+  store(totals, total);
+}
+
 // Groups that do not meet the rows together do so one after another.
 template <WeightFormat F, int M, class Group>
 DI_INLINE void few_of(const Group* groups, int64_t count, int64_t blocks, const uint16_t* x, int64_t x_rows,
@@ -149,7 +210,11 @@ DI_INLINE void few_of(const Group* groups, int64_t count, int64_t blocks, const 
     for (int64_t g = 0; g < count; ++g) {
       Group one = groups[g];
       if (count == 2) one.at.next = g == 0 ? groups[1].at.scales : groups[0].at.next;
-      few_rows<F, M, 1>(&one, blocks, x, x_rows, totals + 16 * M * g);
+      if constexpr (M == 1 && Group::kStream) {
+        one_row<F>(one.at, blocks, x, x_rows, totals + 16 * g);
+      } else {
+        few_rows<F, M, 1>(&one, blocks, x, x_rows, totals + 16 * M * g);
+      }
     }
   }
 }
