@@ -101,6 +101,8 @@ DI_INLINE void add_blocks(const Group* groups, int64_t block, int64_t blocks, co
                           int64_t x_rows, float* totals) {
   constexpr int kPairs = Group::kWords * pairs_of_word(F);
   const uint8_t* ask[B * G];
+  const uint16_t* rows[B];
+  for (int b = 0; b < B; ++b) rows[b] = x + 32 * x_rows * (block + b);
   f32x16 sum[B * G][M] = {};
 #pragma GCC unroll 4
   for (int i = 0; i < B * G; ++i) ask[i] = asked(groups[i % G], block + i / G, blocks);
@@ -113,8 +115,8 @@ DI_INLINE void add_blocks(const Group* groups, int64_t block, int64_t blocks, co
     for (int p = 0; p < kPairs; ++p) {
 #pragma GCC unroll 16
       for (int i = 0; i < B * M; ++i) {
-        const int b = i / M, m = i % M, at = 2 * (w * pairs_of_word(F) + p);
-        u32x16 a = splat_pair(x + 32 * ((block + b) * x_rows + m) + at);
+        const int b = i / M, m = i % M;
+        u32x16 a = splat_pair(rows[b] + 32 * m + 2 * (w * pairs_of_word(F) + p));
         if constexpr (G > 1) keep(a);
 #pragma GCC unroll 2
         for (int g = 0; g < G; ++g) sum[b * G + g][m] = dot_bf16(sum[b * G + g][m], pair[b * G + g][p], a);
@@ -132,8 +134,10 @@ DI_INLINE void add_blocks(const Group* groups, int64_t block, int64_t blocks, co
   }
 }
 
+// Not inlined: together they would share the registers for what they all keep.
 template <WeightFormat F, int M, int G, class Group>
-void few_rows(const Group* groups, int64_t blocks, const uint16_t* x, int64_t x_rows, float* totals) {
+[[gnu::noinline]] void few_rows(const Group* groups, int64_t blocks, const uint16_t* x, int64_t x_rows,
+                                float* totals) {
   constexpr int kSide = M <= Group::kSideRows ? 2 : 1;
   int64_t b = 0;
   for (; b + kSide <= blocks; b += kSide) add_blocks<F, M, G, kSide>(groups, b, blocks, x, x_rows, totals);
