@@ -67,7 +67,7 @@ class EngineConfig:
         in memory or in a file of ``packed_directory``; ``AUTO`` packs where a directory is given or all matrices
         together are at most 1 GB and half of the memory available. Changes time only, never a bit of a result.
     packed_directory: where packed weights are kept: written at the first start, mapped at the next ones. None: nowhere.
-        Not with ``STORED``, which would never use it.
+        Not with ``STORED``, which would never use it. Files of checkpoints that have changed stay: see ``di packed``.
     async_scheduling: plan the next step, and commit the last, while one is computed in a thread of its own. Changes
         time only, never a bit of a result. A request that ends with a stop is computed for one step more than needed.
     step_timeout: with ``async_scheduling``, seconds that a step may take before the engine gives up waiting for it.

@@ -4,7 +4,7 @@ Layout: 8 bytes magic, 8 bytes length of the header (little-endian), 32 bytes SH
 zeros up to a page, then the packed matrices at multiples of 64 bytes. The header holds the key, the size of the file
 and every matrix with its place. A file whose size or header is not what it must be for the checkpoint is written anew.
 The matrices themselves are not read again for damage, which would cost what the file saves: deleting the file makes it
-anew.
+anew. Nothing here deletes one (:mod:`di_model.packed_cache` does).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ MAGIC = b"DIPACK\x00\x01"
 _PAGE = 4096
 _START = 48
 """Bytes in front of the header."""
+LOCK_SUFFIX = ".lock"
 LOCK_SECONDS = 3600.0
 """How long one process waits for another that is writing the file."""
 
@@ -79,11 +80,15 @@ def packed_file(checkpoint: Checkpoint, directory: Path) -> ModelWeights:
         directory.mkdir(parents=True, exist_ok=True)
         key = _key(checkpoint, directory)
         path = directory / f"{key[:32]}.packed"
+        lock = path.with_suffix(LOCK_SUFFIX)
         header = _header(key, checkpoint.weights)
         if not _agrees(path, header):
-            with _lock(path.with_suffix(".lock")):
+            with writer_lock(lock, LOCK_SECONDS):
                 if not _agrees(path, header):  # another process may have written it in the meantime
+                    lock.write_text(f"{checkpoint.path.resolve()}\n", encoding="utf-8", errors="replace")
                     _write(path, header, checkpoint)
+        with contextlib.suppress(OSError):  # a directory that can only be read keeps the time of the writer
+            os.utime(lock)
         return _mapped(path, header, checkpoint.weights)
     except PackedFileError:
         raise
@@ -179,9 +184,15 @@ def _mapped(path: Path, header: Header, weights: ModelWeights) -> ModelWeights:
 
 
 @contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Held by one process at a time; it ends with the process that held it. The file stays, empty."""
-    deadline = time.monotonic() + LOCK_SECONDS
+def writer_lock(path: Path, seconds: float) -> Iterator[None]:
+    """Held by one process at a time; it ends with the process that held it.
+
+    The file stays: it says which checkpoint was packed, and its time is that of the last use.
+
+    Raises:
+        PackedFileError: another process has held it for so many seconds.
+    """
+    deadline = time.monotonic() + seconds
     with path.open("ab") as file:
         while True:
             try:
@@ -189,7 +200,7 @@ def _lock(path: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    message = f"another process has held {path} for {LOCK_SECONDS:.0f} s"
+                    message = f"another process has held {path} for {seconds:.0f} s"
                     raise PackedFileError(None, message) from None
                 time.sleep(0.05)
         yield

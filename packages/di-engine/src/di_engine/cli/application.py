@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from di_engine.cli import bench, demo, doctor, generate, inspect, simulate, verify
+from di_engine.cli import bench, demo, doctor, generate, inspect, packed, simulate, verify
 from di_engine.cli import eval as evaluation
 from di_engine.cli.common import EXIT_FAILURE, EXIT_USAGE, CommandError, os_error_text, printable
 from di_engine.cli.interruption import EXIT_INTERRUPTED, EXIT_TERMINATED, Terminated
@@ -30,6 +30,7 @@ app.command("inspect", short_help="Show what a checkpoint amounts to.")(inspect.
 app.command("eval", short_help="Score a checkpoint, and what each of its parts carries.")(evaluation.command)
 app.command("doctor", short_help="Say what this machine can run.")(doctor.command)
 app.command("demo-checkpoint", short_help="Write a small random checkpoint.")(demo.command)
+app.command("packed", short_help="List or remove files of packed weights.")(packed.command)
 app.command("simulate", short_help="Serve a trace in virtual time.", epilog=simulate.EXAMPLE)(
     simulate.command
 )

@@ -1,0 +1,116 @@
+"""What a directory of packed weights holds, and what is removed from it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from di_kernels.testing import assert_same_bits
+from di_model.checkpoint import Checkpoint, load_checkpoint
+from di_model.packed import WeightLayout, lay_out
+from di_model.packed_cache import kept_files, remove_unused
+from di_model.packed_file import writer_lock
+from di_model.testing import tiny_config, write_checkpoint
+from di_model.weight_tree import matrices
+
+DAY = 86400.0
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("checkpoint"), tiny_config())
+
+
+@pytest.fixture
+def checkpoint(original: Path, tmp_path: Path) -> Checkpoint:
+    return load_checkpoint(shutil.copytree(original, tmp_path / "checkpoint"))
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def age(path: Path, days: float) -> None:
+    """As if nobody had touched a file, and what tells of its use, for so long."""
+    then = time.time() - days * DAY
+    for each in (path, path.with_name(path.name.split(".")[0] + ".lock")):
+        if each.exists():
+            os.utime(each, (then, then))
+
+
+def test_a_file_tells_its_size_its_use_and_its_checkpoint(checkpoint: Checkpoint, cache: Path) -> None:
+    before = time.time() - 1
+    lay_out(checkpoint, WeightLayout.PACKED, cache)
+    (file,) = kept_files(cache)
+    assert file.path.parent == cache
+    assert file.nbytes == file.path.stat().st_size > 0
+    assert before <= file.used <= time.time() + 1
+    assert file.checkpoint == str(checkpoint.path.resolve())
+    age(file.path, 5)
+    assert kept_files(cache)[0].used == pytest.approx(time.time() - 5 * DAY, abs=60)
+    lay_out(checkpoint, WeightLayout.PACKED, cache)  # mapped, not written
+    assert kept_files(cache)[0].used >= before
+    assert file.path.stat().st_mtime == pytest.approx(time.time() - 5 * DAY, abs=60)
+
+
+def test_what_was_not_used_is_removed_and_written_anew(checkpoint: Checkpoint, cache: Path) -> None:
+    lay_out(checkpoint, WeightLayout.PACKED, cache)
+    lay_out(load_checkpoint(checkpoint.path, draft=False), WeightLayout.PACKED, cache)
+    newest, oldest = kept_files(cache)
+    age(newest.path, 2)
+    age(oldest.path, 9)
+    assert remove_unused(cache, 10 * DAY) == []
+    assert [file.path for file in remove_unused(cache, 5 * DAY)] == [oldest.path]
+    assert [file.path for file in kept_files(cache)] == [newest.path]
+    assert [file.path for file in remove_unused(cache, 0)] == [newest.path]
+    assert kept_files(cache) == []
+    lay_out(checkpoint, WeightLayout.PACKED, cache)
+    assert len(kept_files(cache)) == 1
+
+
+def test_who_has_mapped_a_removed_file_keeps_it(checkpoint: Checkpoint, cache: Path) -> None:
+    weights = lay_out(checkpoint, WeightLayout.PACKED, cache)
+    assert len(remove_unused(cache, 0)) == 1
+    for (_, packed), (_, stored) in zip(matrices(weights), matrices(checkpoint.weights), strict=True):
+        assert packed.is_packed
+        assert_same_bits(packed.dequantize(), stored.dequantize())
+
+
+def test_what_is_being_written_stays(checkpoint: Checkpoint, cache: Path) -> None:
+    lay_out(checkpoint, WeightLayout.PACKED, cache)
+    (file,) = kept_files(cache)
+    part = cache / f"{file.path.stem}.{'0' * 16}.part"
+    part.write_bytes(bytes(100))
+    with writer_lock(file.lock, 0):
+        assert {each.path for each in kept_files(cache)} == {file.path, part}
+        assert remove_unused(cache, 0) == []
+    age(part, 3)  # of a killed process
+    os.utime(file.lock)
+    assert [each.path for each in remove_unused(cache, DAY)] == [part]
+    assert [each.path for each in kept_files(cache)] == [file.path]
+
+
+def test_a_file_without_its_lock_counts_from_when_it_was_written(checkpoint: Checkpoint, cache: Path) -> None:
+    lay_out(checkpoint, WeightLayout.PACKED, cache)
+    (file,) = kept_files(cache)
+    file.lock.unlink()
+    age(file.path, 3)
+    (found,) = kept_files(cache)
+    assert found.checkpoint is None
+    assert [each.path for each in remove_unused(cache, 2 * DAY)] == [file.path]
+
+
+def test_nothing_else_is_touched(cache: Path, tmp_path: Path) -> None:
+    cache.mkdir()
+    others = ["digests.json", "model.packed", f"{'a' * 32}.packed", f"{'b' * 32}.lock", f"{'A' * 32}.packed"]
+    for name in others:
+        (cache / name).write_text("somebody's")
+    assert kept_files(cache) == remove_unused(cache, 0) == []
+    assert sorted(path.name for path in cache.iterdir()) == sorted(others)
+    for path in (tmp_path / "none", cache / others[0]):
+        with pytest.raises(NotADirectoryError, match="no directory"):
+            kept_files(path)
