@@ -28,12 +28,25 @@ def compare_plan(plan: StepPlan, model: ModelPlan, *, resolved: bool = False) ->
     assert plan.expired.tolist() == model.expired
     assert plan.copy_blocks.tolist() == [list(pair) for copy in model.copies for pair in copy.blocks]
     assert plan.copy_slots.tolist() == [list(copy.slots) for copy in model.copies]
+    compare_shortcuts(plan)
+
+
+def compare_shortcuts(plan: StepPlan) -> None:
+    """Counts and buffers say what the arrays say."""
+    assert (plan.num_seqs, plan.num_rows) == (len(plan.seq_ids), len(plan.token_ids))
+    assert (plan.num_sampling, plan.num_expired) == (len(plan.sampling), len(plan.expired))
+    assert plan.num_copies == len(plan.copy_blocks) + len(plan.copy_slots)
+    arrays = (plan.token_ids, plan.q_start, plan.q_len, plan.slots, plan.block_table, plan.context)
+    for buffer, array in zip(plan.inputs, arrays, strict=True):
+        assert (buffer.readonly, buffer.shape, buffer.itemsize) == (True, array.shape, 4)
+        assert buffer.tobytes() == array.tobytes()
 
 
 def compare_result(result: CommitResult, outcomes: list[Outcome]) -> None:
     assert result.seq_ids.tolist() == [o.seq_id for o in outcomes]
     assert result.num_committed.tolist() == [o.kept for o in outcomes]
     assert result.finish.tolist() == [o.finish for o in outcomes]
+    assert result.ends == [(o.seq_id, o.kept, o.finish) for o in outcomes]
     waits = [None if math.isnan(wait) else wait for wait in result.first_token_wait.tolist()]
     assert waits == [o.first_token_wait for o in outcomes]
 

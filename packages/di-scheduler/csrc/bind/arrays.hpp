@@ -42,6 +42,18 @@ nanobind::object array_view(const std::vector<T>& values, nanobind::handle owner
   return array_view(values.data(), owner, values.size());
 }
 
+// The same as a plain buffer, which NumPy knows nothing of.
+template <typename T, typename... Sizes>
+nanobind::object buffer_view(const T* data, nanobind::handle owner, Sizes... sizes) {
+  return nanobind::cast(
+      nanobind::ndarray<nanobind::memview, const T>(data, {static_cast<std::size_t>(sizes)...}, owner));
+}
+
+template <typename T>
+nanobind::object buffer_view(const std::vector<T>& values, nanobind::handle owner) {
+  return buffer_view(values.data(), owner, values.size());
+}
+
 template <typename T>
 nanobind::capsule owner_of(std::unique_ptr<T> object) {
   nanobind::capsule owner(object.get(), [](void* p) noexcept { delete static_cast<T*>(p); });

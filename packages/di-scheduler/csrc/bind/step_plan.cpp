@@ -60,19 +60,33 @@ void bind_step_plan(nb::module_& m) {
           "Number of this step, counted from 1; an empty plan repeats the number of the step "
           "before.")
       .def_prop_ro(
-          "num_seqs",
-          [](const PlanHandle& self) {
-            const StepPlan& plan = *self.plan;
-            return plan.num_seqs();
-          },
+          "num_seqs", [](const PlanHandle& self) { return self.plan->num_seqs(); },
           "S; 0 when there is nothing to do.")
       .def_prop_ro(
-          "num_rows",
-          [](const PlanHandle& self) {
-            const StepPlan& plan = *self.plan;
-            return plan.token_ids.size();
-          },
+          "num_rows", [](const PlanHandle& self) { return self.plan->token_ids.size(); },
           "R, at most `max_num_batched_tokens`.")
+      .def_prop_ro(
+          "num_sampling", [](const PlanHandle& self) { return self.plan->sampling.size(); }, "n")
+      .def_prop_ro(
+          "num_copies",
+          [](const PlanHandle& self) {
+            return (self.plan->copy_blocks.size() + self.plan->copy_slots.size()) / 2;
+          },
+          "c + d")
+      .def_prop_ro(
+          "num_expired", [](const PlanHandle& self) { return self.plan->expired.size(); }, "e")
+      .def_prop_ro(
+          "inputs",
+          [](nb::handle self) {
+            const StepPlan& p = plan_of(self);
+            return nb::make_tuple(buffer_view(p.token_ids, self), buffer_view(p.q_start, self),
+                                  buffer_view(p.q_len, self), buffer_view(p.slots, self),
+                                  buffer_view(p.block_table.data(), self, p.num_seqs(), p.table_width),
+                                  buffer_view(p.context.data(), self, p.num_seqs(), p.lookback));
+          },
+          "`token_ids`, `q_start`, `q_len`, `slots`, `block_table` and `context` for native code: as arrays "
+          "they\n"
+          "would take it longer to make and to let go.")
       .def_prop_ro("seq_ids", &array_of<&StepPlan::seq_ids>, "[S] in the order of the rows.")
       .def_prop_ro("q_start", &array_of<&StepPlan::q_start>,
                    "[S] first position computed; positions before it are in the cache.")
@@ -165,6 +179,16 @@ void bind_commit_result(nb::module_& m) {
                    "meanwhile.")
       .def_prop_ro("finish", &result_array<&CommitResult::finish>,
                    "[n] a `FinishReason`; NONE while the sequence goes on.")
+      .def_prop_ro(
+          "ends",
+          [](const CommitResult& self) {
+            nb::list rows;
+            for (std::size_t i = 0; i < self.seq_ids.size(); ++i) {
+              rows.append(nb::make_tuple(self.seq_ids[i], self.num_committed[i], self.finish[i]));
+            }
+            return rows;
+          },
+          "`(seq_id, num_committed, finish)` of each, as numbers: the quickest way to all of them.")
       .def_prop_ro("first_token_wait", &result_array<&CommitResult::first_token_wait>,
                    "[n] time from arrival to the first token, where this is it; else NaN.");
 }
