@@ -55,6 +55,9 @@ from di_engine.runner import ModelRunner, StepOffer, StepResult, StepRunner
 from di_engine.stats import EngineCounters, EngineStats
 from di_engine.step_cost import measured_draft_budget
 
+_REASONS = tuple(FinishReason)
+"""By number: as the enumeration itself, which takes longer to call."""
+
 
 @dataclass(frozen=True, eq=False)
 class _Core:
@@ -230,9 +233,9 @@ class LLMEngine:
             raise EngineBusyError
         try:
             self._stepping = True
-            with self._whole():
-                self._advance()
+            self._advance()
         except BaseException:
+            self._torn = True
             if self._open_core is not None:
                 self.abort_all()
             raise
@@ -375,8 +378,9 @@ class LLMEngine:
         """Plan a step and send it on its way; whether there was one to plan."""
         pipeline = self._core.pipeline
         plan = self._scheduler.plan(time.monotonic())
-        for seq_id in plan.expired.tolist():
-            self._end(self._sequences[seq_id], FinishReason.DEADLINE)
+        if plan.num_expired > 0:
+            for seq_id in plan.expired.tolist():
+                self._end(self._sequences[seq_id], FinishReason.DEADLINE)
         if plan.num_seqs == 0:
             return False
         self._counters.overlapped_steps += bool(pipeline)
@@ -401,6 +405,18 @@ class LLMEngine:
 
     def _commit(self, step: CompletedStep, result: StepResult) -> None:
         """Hand the step's tokens to the scheduler, and what it keeps of them to the outputs."""
+        if result.prompt_logprobs or result.not_finite:
+            self._take_prompts(step, result)
+        if self._step_cost is not None and self._learns_cost:
+            self._learn_cost(step, self._step_cost)
+        ends = self._commit_offer(step.offer).ends
+        for (seq_id, count, finish), sampled in zip(ends, result.sampled, strict=True):
+            sequence = self._sequences.get(seq_id)
+            if sequence is not None:  # else it ended before this commit
+                self._take(sequence, sampled, count, _REASONS[finish])
+
+    def _take_prompts(self, step: CompletedStep, result: StepResult) -> None:
+        """What the step says about the prompts of its sequences."""
         for index, entries in result.prompt_logprobs.items():
             collected = step.sequences[index].prompt_logprobs
             if collected is not None:
@@ -409,18 +425,11 @@ class LLMEngine:
             if step.sequences[index].seq_id in self._sequences:
                 self._counters.nonfinite_sequences += 1
                 self._end(step.sequences[index], FinishReason.ERROR, error)
-        self._learn_cost(step)
-        kept = self._commit_offer(step.offer)
-        ends = zip(kept.seq_ids.tolist(), kept.num_committed.tolist(), kept.finish.tolist(), strict=True)
-        for (seq_id, count, finish), sampled in zip(ends, result.sampled, strict=True):
-            sequence = self._sequences.get(seq_id)
-            if sequence is not None:  # else it ended before this commit
-                self._take(sequence, sampled, count, FinishReason(finish))
 
-    def _learn_cost(self, step: CompletedStep) -> None:
+    def _learn_cost(self, step: CompletedStep, cost: DraftBudget) -> None:
         """Correct the cost of steps by one of decodes alone, which is what the cost is about."""
-        plan, cost = step.plan, self._step_cost
-        if cost is None or not self._learns_cost or plan.num_rows == 0 or not plan.decodes.all():
+        plan = step.plan
+        if plan.num_rows == 0 or not plan.decodes.all():
             return
         cost.observe(
             num_seqs=plan.num_seqs,

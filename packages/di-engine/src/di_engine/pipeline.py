@@ -148,10 +148,12 @@ def _sample(runner: StepRunner, rows: Pending[_Rows]) -> CompletedStep:
     """Second task: tokens and drafts from the rows."""
     plan, sequences, computed, forward_ms = rows.result(timeout=0)
     begin = time.perf_counter()
-    result: StepResult | Exception = StepResult(())
+    result: StepResult | Exception
     if isinstance(computed, Exception):
         result = computed
-    elif computed is not None:
+    elif computed is None:
+        result = StepResult(())
+    else:
         try:
             result = runner.sample(plan, sequences, computed)
         except Exception as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
-from typing import NamedTuple, Protocol, TypedDict
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -41,17 +41,6 @@ StepRows = Tensor | NDArray[np.int32]
 """What the first half of a step leaves for the second: hidden rows ``[rows, hidden]``, good until the next step; or, of
 a step in which every sequence draws one token by its parameters alone, those tokens ``[rows]``, -1 where the logits
 are not finite."""
-
-
-class _StepArrays(TypedDict):
-    """What a native model computes a plan from."""
-
-    tokens: NDArray[np.int32]
-    q_start: NDArray[np.int32]
-    q_len: NDArray[np.int32]
-    slots: NDArray[np.int32]
-    block_table: NDArray[np.int32]
-    context: NDArray[np.int32]
 
 
 class StepOffer(NamedTuple):
@@ -142,11 +131,10 @@ class ModelRunner:
 
     def copy(self, plan: StepPlan) -> None:
         """Copy blocks and state slots in the cache."""
-        blocks, slots = plan.copy_blocks, plan.copy_slots
-        if len(blocks) or len(slots):
+        if plan.num_copies > 0:
             with torch.inference_mode():
-                self.cache.copy_blocks(blocks.tolist())
-                self.cache.copy_slots(slots.tolist())
+                self.cache.copy_blocks(plan.copy_blocks.tolist())
+                self.cache.copy_slots(plan.copy_slots.tolist())
 
     def forward(self, plan: StepPlan, sequences: Sequence[RequestSequence]) -> StepRows:
         """Compute the plan's rows, and their tokens where nothing else is asked of them."""
@@ -155,8 +143,8 @@ class ModelRunner:
                 return self._model.forward(self._batch(plan), self.cache).hidden
         parameters = self._drawn_by(plan, sequences)
         if parameters is not None:
-            return self._native.draw(**_arrays(plan), parameters=parameters)
-        return self._native.forward(**_arrays(plan)).hidden
+            return self._native.draw(*plan.inputs, parameters=parameters)
+        return self._native.forward(*plan.inputs).hidden
 
     def sample(self, plan: StepPlan, sequences: Sequence[RequestSequence], rows: StepRows) -> StepResult:
         """Draw tokens where the plan asks for them, propose drafts, and describe prompt tokens that are due."""
@@ -172,7 +160,7 @@ class ModelRunner:
         """Parameters of each row, if the step is nothing but draws of one token a sequence that depend on nothing else:
         the greater part of all steps. None: the tokens are a matter of ``sample``."""
         count = plan.num_rows
-        if self._drafter is not None or not len(sequences) == len(plan.sampling) == count <= self._tile_rows:
+        if self._drafter is not None or not len(sequences) == plan.num_sampling == count <= self._tile_rows:
             return None
         packed = []
         for each in sequences:
@@ -327,17 +315,6 @@ def _ones(count: int) -> NDArray[np.int32]:
     ones = np.ones(count, np.int32)
     ones.flags.writeable = False
     return ones
-
-
-def _arrays(plan: StepPlan) -> _StepArrays:
-    return {
-        "tokens": plan.token_ids,
-        "q_start": plan.q_start,
-        "q_len": plan.q_len,
-        "slots": plan.slots,
-        "block_table": plan.block_table,
-        "context": plan.context,
-    }
 
 
 def _tensor(array: NDArray[np.int32]) -> Tensor:

@@ -19,7 +19,7 @@ from di_kernels.ops.formats import EntryFormat
 from di_kernels.ops.linear import LinearWeight
 from di_kernels.ops.moe import ExpertWeights
 
-IntArray = NDArray[np.int32] | Tensor
+IntArray = NDArray[np.int32] | Tensor | memoryview
 """int32 values, dense: what the scheduler's arrays are."""
 
 
@@ -288,7 +288,6 @@ class CachedPlan:
 
     def run(
         self,
-        *,
         tokens: IntArray,
         q_start: IntArray,
         q_len: IntArray,
@@ -334,13 +333,13 @@ class CachedPlan:
 
     def draw(
         self,
-        *,
         tokens: IntArray,
         q_start: IntArray,
         q_len: IntArray,
         slots: IntArray,
         block_table: IntArray,
         context: IntArray,
+        *,
         parameters: bytes,
     ) -> NDArray[np.int32]:
         """Compute a step in which every row draws the token behind it: :meth:`run`, :meth:`ModelPlan.logits` and

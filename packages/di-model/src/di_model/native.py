@@ -64,7 +64,6 @@ class NativeModel:
 
     def forward(
         self,
-        *,
         tokens: IntArray,
         q_start: IntArray,
         q_len: IntArray,
@@ -77,7 +76,7 @@ class NativeModel:
 
         Args:
             tokens, q_start, q_len, slots, block_table, context, window_columns: int32, as
-                :func:`di_model.batch.build_batch` takes them, or NumPy arrays.
+                :func:`di_model.batch.build_batch` takes them, or NumPy arrays or buffers.
 
         Returns:
             Rows that the next step overwrites.
@@ -88,13 +87,7 @@ class NativeModel:
         """
         try:
             hidden, features = self._cached.run(
-                tokens=tokens,
-                q_start=q_start,
-                q_len=q_len,
-                slots=slots,
-                block_table=block_table,
-                context=context,
-                window_columns=window_columns,
+                tokens, q_start, q_len, slots, block_table, context, window_columns=window_columns
             )
         except ValueError as error:
             raise SlotMapError(str(error)) from None
@@ -102,13 +95,13 @@ class NativeModel:
 
     def draw(
         self,
-        *,
         tokens: IntArray,
         q_start: IntArray,
         q_len: IntArray,
         slots: IntArray,
         block_table: IntArray,
         context: IntArray,
+        *,
         parameters: bytes,
     ) -> NDArray[np.int32]:
         """Compute a step in which every row draws the token behind it, in one call.
@@ -126,13 +119,7 @@ class NativeModel:
         """
         try:
             return self._cached.draw(
-                tokens=tokens,
-                q_start=q_start,
-                q_len=q_len,
-                slots=slots,
-                block_table=block_table,
-                context=context,
-                parameters=parameters,
+                tokens, q_start, q_len, slots, block_table, context, parameters=parameters
             )
         except ValueError as error:
             raise SlotMapError(str(error)) from None

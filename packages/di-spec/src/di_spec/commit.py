@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from di_spec.detokenizer import IncrementalDetokenizer, TokenBytes
 from di_spec.logprobs import TokenLogprobs
@@ -39,6 +40,9 @@ class FinishReason(enum.IntEnum):
         """The word for callers: stop, length, abort, error, deadline or handed_over; None while running."""
         return _LABELS[self]
 
+
+_RUNS = FinishReason.NONE
+"""At hand: looking up a member of an enumeration takes longer than most of what is done here."""
 
 _LABELS = {
     FinishReason.NONE: None,
@@ -83,8 +87,7 @@ class LogprobEntry:
     top: tuple[Alternative, ...]
 
 
-@dataclass(frozen=True)
-class Usage:
+class Usage(NamedTuple):
     """Tokens of the prompt and tokens kept in the output."""
 
     prompt_tokens: int
@@ -96,8 +99,7 @@ class Usage:
         return self.prompt_tokens + self.completion_tokens
 
 
-@dataclass(frozen=True)
-class RequestDelta:
+class RequestDelta(NamedTuple):
     """What one step adds to a request's output.
 
     text: may lag behind the tokens while a character or a possible stop string is incomplete.
@@ -144,7 +146,9 @@ class RequestOutputState:
         self.logprobs: list[LogprobEntry] | None = None if params.logprobs is None else []
         self._num_prompt_tokens = len(prompt_ids)
         self._pieces: list[str] = []
-        self._matcher = StopMatcher(params.stop_strings, params.include_stop_str_in_output)
+        self._stop: str | None = None  # the stop string, when it is complete
+        stops = params.stop_strings
+        self._matcher = StopMatcher(stops, params.include_stop_str_in_output) if stops else None
         self._table = token_bytes if params.detokenize else None
         self._detokenizer = (
             None
@@ -188,15 +192,15 @@ class RequestOutputState:
             ValueError: the request asks for logprobs and they do not describe the tokens one by one.
         """
         self._check_open()
-        described = self._described(token_ids, logprobs)
-        silent = len(token_ids) - 1 if self._drops_last(finish) else len(token_ids)
+        described = None if self.logprobs is None else self._described(token_ids, logprobs)
+        silent = len(token_ids) - (finish is not _RUNS and self._drops_last(finish))
         pieces: list[str] = []
         kept = 0
-        while kept < len(token_ids) and self._matcher.matched is None:
+        while kept < len(token_ids) and self._stop is None:
             if kept < silent:
                 pieces.append(self._text_of(token_ids[kept], len(self.token_ids) + kept))
             kept += 1
-        kept_ids = [int(token) for token in token_ids[:kept]]
+        kept_ids = tuple(map(int, token_ids[:kept]))
         entries = None if described is None else self._entries(described[:kept], silent)
         self.token_ids += kept_ids
         self.sampling.record(kept_ids)
@@ -211,14 +215,18 @@ class RequestOutputState:
         if reason is FinishReason.NONE:
             raise ValueError("reason: got NONE, allowed: a reason that ends the request")
         self.finish_reason = reason
-        return self._delta([self._flush()], [], None if self.logprobs is None else [], error=error)
+        return self._delta([self._flush()], (), None if self.logprobs is None else [], error=error)
 
     def _close_step(
-        self, pieces: list[str], kept_ids: list[int], entries: list[LogprobEntry] | None, finish: FinishReason
+        self,
+        pieces: list[str],
+        kept_ids: tuple[int, ...],
+        entries: list[LogprobEntry] | None,
+        finish: FinishReason,
     ) -> RequestDelta:
-        if self._matcher.matched is not None:
-            self.finish_reason, self.stop_reason = FinishReason.STOP_STRING, self._matcher.matched
-        elif finish is not FinishReason.NONE:
+        if self._stop is not None:
+            self.finish_reason, self.stop_reason = FinishReason.STOP_STRING, self._stop
+        elif finish is not _RUNS:
             self.finish_reason = finish
             if finish is FinishReason.STOP_TOKEN and kept_ids:
                 self.stop_reason = kept_ids[-1]
@@ -228,7 +236,7 @@ class RequestOutputState:
     def _delta(
         self,
         pieces: list[str],
-        kept_ids: list[int],
+        kept_ids: tuple[int, ...],
         entries: list[LogprobEntry] | None,
         error: str | None = None,
     ) -> RequestDelta:
@@ -239,7 +247,7 @@ class RequestOutputState:
             self.logprobs += entries
         return RequestDelta(
             text,
-            tuple(kept_ids),
+            kept_ids,
             None if entries is None else tuple(entries),
             self.usage,
             self.finish_reason,
@@ -251,24 +259,25 @@ class RequestOutputState:
         """The text that output token ``index`` makes certain. Stop strings count from ``min_tokens`` on."""
         if self._detokenizer is None:
             return ""
-        text = self._detokenizer.append((token_id,))
-        return text if index < self.sampling.params.min_tokens else self._matcher.push(text)
+        text = self._detokenizer.push(token_id)
+        if self._matcher is None or index < self.sampling.params.min_tokens:
+            return text
+        shown = self._matcher.push(text)
+        self._stop = self._matcher.matched
+        return shown
 
     def _flush(self) -> str:
-        held = self._matcher.flush()
+        held = "" if self._matcher is None else self._matcher.flush()
         return held if self._detokenizer is None else held + self._detokenizer.flush()
 
     def _drops_last(self, finish: FinishReason) -> bool:
         """Whether the last token only ends the text and is no part of it."""
-        ends = finish in (FinishReason.STOP, FinishReason.STOP_TOKEN)
+        ends = finish is FinishReason.STOP or finish is FinishReason.STOP_TOKEN
         return ends and not self.sampling.params.include_stop_str_in_output
 
-    def _described(
-        self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]
-    ) -> list[TokenLogprobs] | None:
-        """The log-probabilities of the step, one per token, if the request asks for them."""
-        if self.logprobs is None:
-            return None
+    @staticmethod
+    def _described(token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> list[TokenLogprobs]:
+        """The log-probabilities of the step, one per token, of a request that asks for them."""
         present = [item for item in logprobs if item is not None]
         described = [item.token_id for item in present]
         if len(present) != len(logprobs) or described != list(token_ids):
@@ -291,5 +300,5 @@ class RequestOutputState:
         return entries
 
     def _check_open(self) -> None:
-        if self.finished:
+        if self.finish_reason is not _RUNS:
             raise RequestClosedError(f"the request has ended already ({self.finish_reason.name})")

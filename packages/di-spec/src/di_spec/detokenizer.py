@@ -35,6 +35,7 @@ class TokenBytes:
             token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special
         }
         self._cache: dict[int, bytes] = {}
+        self._texts: dict[int, str | None] = {}
 
     def is_special(self, token_id: int) -> bool:
         """Whether the tokenizer marks the token as special (a protocol token, not text)."""
@@ -46,6 +47,15 @@ class TokenBytes:
         if value is None:
             value = self._cache[token_id] = self._spell(token_id)
         return value
+
+    def text(self, token_id: int) -> str | None:
+        """The characters that a token spells; None if its bytes are none by themselves."""
+        if token_id not in self._texts:
+            try:
+                self._texts[token_id] = self[token_id].decode()
+            except UnicodeDecodeError:
+                self._texts[token_id] = None
+        return self._texts[token_id]
 
     def _spell(self, token_id: int) -> bytes:
         token: str | None = self._tokenizer.id_to_token(token_id)
@@ -77,11 +87,22 @@ class IncrementalDetokenizer:
         self._skip_special = skip_special_tokens
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._decoder.decode(self._tail(prompt_ids))
-        self._prompt_is_open = bool(self._decoder.getstate()[0])
+        self._is_open = self._prompt_is_open = bool(self._decoder.getstate()[0])
 
     def append(self, ids: Iterable[int]) -> str:
         """Take the next tokens and return the text that is now certain."""
-        return self._own(self._decoder.decode(b"".join(self.token_bytes(token_id) for token_id in ids)))
+        return "".join(map(self.push, ids))
+
+    def push(self, token_id: int) -> str:
+        """Take the next token and return the text that is now certain."""
+        if self._skip_special and self._table.is_special(token_id):
+            return ""
+        # Nearly every token is characters as a whole, and is known as such.
+        text = None if self._is_open else self._table.text(token_id)
+        if text is None:
+            text = self._own(self._decoder.decode(self._table[token_id]))
+            self._is_open = bool(self._decoder.getstate()[0])
+        return text
 
     def flush(self) -> str:
         """End of the stream: a character left incomplete becomes U+FFFD."""
