@@ -133,7 +133,8 @@ def print_reached(found: Sequence[Reached]) -> None:
     for name in [*right, *(["peer", "its µs", "ratio"] if peers else [])]:
         table.add_column(name, justify="right")
     for reached in found:
-        memory = reached.ceilings.memory_bound(reached.work)
+        read, dot = f"{1e-9 * reached.ceilings.read:.0f} GB/s", f"{1e-9 * reached.ceilings.dot:.0f} GFLOP/s"
+        bound = read if reached.ceilings.memory_bound(reached.work) else dot
         row = [
             reached.family,
             reached.name,
@@ -143,9 +144,7 @@ def print_reached(found: Sequence[Reached]) -> None:
             f"{1e6 * reached.seconds:,.1f}",
             f"{1e-9 * reached.bandwidth:.1f}",
             f"{1e-9 * reached.flops:.1f}" if reached.work.flops else "",
-            f"{1e-9 * reached.ceilings.read:.0f} GB/s"
-            if memory
-            else f"{1e-9 * reached.ceilings.dot:.0f} GFLOP/s",
+            "" if reached.disturbed else bound,
             "disturbed" if reached.disturbed else f"{100 * reached.of_floor:.0f} %",
         ]
         if reached.peer is not None and reached.peer_seconds is not None:
