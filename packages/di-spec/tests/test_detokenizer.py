@@ -10,7 +10,7 @@ import pytest
 from di_kernels.testing import shared_directory
 from di_spec import IncrementalDetokenizer, TokenBytes, UnsupportedTokenizerError
 from di_spec.testing import EOS, byte_tokenizer
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
@@ -90,6 +90,8 @@ def test_token_bytes_join_to_the_utf8_text(text: str) -> None:
 
 
 @given(st.lists(st.integers(0, 255), max_size=20), st.lists(st.integers(0, 255), max_size=20))
+@example([0xED, 0xA0], [])  # the beginning of a surrogate: two characters that are none
+@example([0xED, 0xA0], [0x80, 0x41])
 def test_prompt_and_output_join_to_the_whole_decode(prompt: list[int], output: list[int]) -> None:
     whole = TOKENIZER.decode(prompt + output)
     *complete, unfinished = deltas(prompt)

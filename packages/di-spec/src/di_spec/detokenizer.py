@@ -35,11 +35,16 @@ class TokenBytes:
             token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special
         }
         self._cache: dict[int, bytes] = {}
-        self._texts: dict[int, str | None] = {}
+        self._texts: tuple[dict[int, str], dict[int, str]] = ({}, {})
 
     def is_special(self, token_id: int) -> bool:
         """Whether the tokenizer marks the token as special (a protocol token, not text)."""
         return token_id in self._special
+
+    def texts(self, *, skip_special_tokens: bool) -> dict[int, str]:
+        """What tokens add to a text that they leave, as they found it, without half a character at its end: the same
+        wherever they stand. Filled by those who find out."""
+        return self._texts[skip_special_tokens]
 
     def __getitem__(self, token_id: int) -> bytes:
         """Return the bytes of a token; empty for an id that the tokenizer does not know."""
@@ -47,15 +52,6 @@ class TokenBytes:
         if value is None:
             value = self._cache[token_id] = self._spell(token_id)
         return value
-
-    def text(self, token_id: int) -> str | None:
-        """The characters that a token spells; None if its bytes are none by themselves."""
-        if token_id not in self._texts:
-            try:
-                self._texts[token_id] = self[token_id].decode()
-            except UnicodeDecodeError:
-                self._texts[token_id] = None
-        return self._texts[token_id]
 
     def _spell(self, token_id: int) -> bytes:
         token: str | None = self._tokenizer.id_to_token(token_id)
@@ -85,9 +81,12 @@ class IncrementalDetokenizer:
     ) -> None:
         self._table = tokenizer if isinstance(tokenizer, TokenBytes) else TokenBytes(tokenizer)
         self._skip_special = skip_special_tokens
+        self._texts = self._table.texts(skip_special_tokens=skip_special_tokens)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._decoder.decode(self._tail(prompt_ids))
-        self._is_open = self._prompt_is_open = bool(self._decoder.getstate()[0])
+        begun = self._decoder.getstate()[0]
+        self._is_open = bool(begun)
+        self._unfinished = begun.decode(errors="replace")  # how the prompt's last character looks by itself
 
     def append(self, ids: Iterable[int]) -> str:
         """Take the next tokens and return the text that is now certain."""
@@ -95,13 +94,13 @@ class IncrementalDetokenizer:
 
     def push(self, token_id: int) -> str:
         """Take the next token and return the text that is now certain."""
-        if self._skip_special and self._table.is_special(token_id):
-            return ""
-        # Nearly every token is characters as a whole, and is known as such.
-        text = None if self._is_open else self._table.text(token_id)
-        if text is None:
-            text = self._own(self._decoder.decode(self._table[token_id]))
-            self._is_open = bool(self._decoder.getstate()[0])
+        was_open = self._is_open
+        if not was_open and (known := self._texts.get(token_id)) is not None:
+            return known
+        text = self._own(self._decoder.decode(self.token_bytes(token_id)))
+        self._is_open = bool(self._decoder.getstate()[0])
+        if not was_open and not self._is_open:
+            self._texts[token_id] = text
         return text
 
     def flush(self) -> str:
@@ -115,11 +114,11 @@ class IncrementalDetokenizer:
         return self._table[token_id]
 
     def _own(self, text: str) -> str:
-        """``text`` without the U+FFFD that stands for the prompt's unfinished character."""
-        if not (self._prompt_is_open and text):
+        """``text`` without what stands for the prompt's unfinished character."""
+        if not (self._unfinished and text):
             return text
-        self._prompt_is_open = False
-        return text.removeprefix("\ufffd")
+        own, self._unfinished = text.removeprefix(self._unfinished), ""
+        return own
 
     def _tail(self, prompt_ids: Sequence[int]) -> bytes:
         """The prompt's last bytes, enough for an unfinished character (UTF-8 finds its own boundaries)."""
