@@ -194,15 +194,24 @@ void scatter_rows(const T* x, int64_t stride, int64_t count, int64_t k, int64_t 
 
 template <class T>
 void block_row(const T* row, int64_t k, bool quantize, bool wide, int64_t m, int64_t rows, void* out) {
-  if (!quantize && wide == (sizeof(T) == 4)) return scatter_rows(row, k, 1, k, m, rows, static_cast<T*>(out));
-  thread_local Buffer wide_row, narrow_row;
-  float* floats = wide_row.reserve<float>(k);
-  widen(row, k, floats);
-  if (quantize) round_trip_fp8(floats, k);
-  if (wide) return scatter_rows(floats, k, 1, k, m, rows, static_cast<float*>(out));
-  bf16* halves = narrow_row.reserve<bf16>(k);
-  narrow(floats, k, halves);
-  scatter_rows(halves, k, 1, k, m, rows, static_cast<bf16*>(out));
+  const bool same_type = wide == (sizeof(T) == 4);
+  thread_local Buffer quantized, converted;
+  if (quantize) {
+    T* values = same_type && rows == 1 ? static_cast<T*>(out) : quantized.reserve<T>(k);
+    round_trip_fp8_rows(row, 1, k, values);
+    if (values == out) return;  // whole blocks, in their places
+    row = values;
+  }
+  if (same_type) return scatter_rows(row, k, 1, k, m, rows, static_cast<T*>(out));
+  if constexpr (sizeof(T) == 4) {
+    bf16* values = converted.reserve<bf16>(k);
+    narrow(row, k, values);
+    scatter_rows(values, k, 1, k, m, rows, static_cast<bf16*>(out));
+  } else {
+    float* values = converted.reserve<float>(k);
+    widen(row, k, values);
+    scatter_rows(values, k, 1, k, m, rows, static_cast<float*>(out));
+  }
 }
 
 template <class T>

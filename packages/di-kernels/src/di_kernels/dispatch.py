@@ -43,4 +43,6 @@ def _load(family: str, name: str, device_type: str) -> Callable[..., Any]:
 
 def kernel(family: str, name: str, tensor: torch.Tensor) -> Callable[..., Any]:
     """Return the implementation of ``family.name`` for the device that holds ``tensor``."""
-    return _load(family, name, tensor.device.type)
+    # Asked first: a tensor tells it sooner than the name of its device.
+    on_cpu = getattr(tensor, "is_cpu", False)
+    return _load(family, name, "cpu" if on_cpu else tensor.device.type)

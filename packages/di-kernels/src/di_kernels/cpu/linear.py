@@ -11,8 +11,9 @@ from di_kernels.ops.linear import LinearWeight
 
 def linear(x: Tensor, weight: LinearWeight, quantize_input: bool, out_dtype: torch.dtype) -> Tensor:
     """See :func:`di_kernels.ops.linear.linear`."""
-    y = torch.empty(x.shape[0], weight.shape[0], dtype=out_dtype)
-    _native.linear(x.contiguous(), matrix(weight), quantize_input, y)
+    w = matrix(weight)
+    y = torch.empty(x.shape[0], w[4], dtype=out_dtype)
+    _native.linear(x.contiguous(), w, quantize_input, y)
     return y
 
 
@@ -30,5 +31,6 @@ def pack(weight: LinearWeight, out: Tensor) -> None:
 
 def matrix(weight: LinearWeight) -> tuple[int, int, Tensor, Tensor | None, int, int]:
     """The weight as the native module takes it."""
-    n, k = weight.shape
-    return weight.format.value, int(weight.is_packed), weight.data, weight.scale, n, k
+    packed = weight.packed_shape
+    n, k = packed or weight.shape
+    return weight.format._value_, int(packed is not None), weight.data, weight.scale, n, k

@@ -151,14 +151,25 @@ def linear(
     Returns:
         ``[rows, n]`` of ``out_dtype``.
     """
+    try:
+        y: Tensor = kernel("linear", "linear", x)(x, weight, quantize_input, out_dtype or x.dtype)
+    except Exception:
+        _check_linear(x, weight, quantize_input, out_dtype)
+        raise
+    return y
+
+
+def _check_linear(
+    x: Tensor, weight: LinearWeight, quantize_input: bool, out_dtype: torch.dtype | None
+) -> None:
+    """Say which argument of :func:`linear` is refused. The kernels refuse it anyway; asked before each call, this would
+    take as long as a twentieth of the product of one row, for it finds its code and data out of the caches."""
     check_dtype("x", x, *ACTIVATIONS)
     check_kind("weight", weight, LinearWeight)
     check_shape("x", x, None, weight.shape[1])
     if quantize_input:
         check_multiple("columns of x", x.shape[1], 32)
-    out_dtype = out_dtype or x.dtype
-    check_result_type("out_dtype", out_dtype)
-    return cast(Tensor, kernel("linear", "linear", x)(x, weight, quantize_input, out_dtype))
+    check_result_type("out_dtype", out_dtype or x.dtype)
 
 
 def grouped_linear(x: Tensor, weight: LinearWeight, groups: int) -> Tensor:
