@@ -1,4 +1,4 @@
-"""Ctrl-C may come between any two lines of the engine or its pipeline, and again while it clears up."""
+"""Ctrl-C may come between any two lines of the engine, its pipeline or its delivery, and again while it clears up."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+import di_engine.delivery
 import di_engine.engine
 import di_engine.pipeline
 import pytest
@@ -15,7 +16,7 @@ from di_engine import LLMEngine, RequestOutput, SamplingParams
 from di_engine.testing import follow
 
 STORY = (10, 11, 12, 13, 14)
-FILES = (di_engine.engine.__file__, di_engine.pipeline.__file__)
+FILES = (di_engine.delivery.__file__, di_engine.engine.__file__, di_engine.pipeline.__file__)
 PARAMS = SamplingParams(temperature=0, max_tokens=3, n=2, prompt_logprobs=0)
 
 

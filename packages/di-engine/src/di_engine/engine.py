@@ -26,9 +26,6 @@ from di_scheduler.speculation import DraftBudget
 from di_spec import (
     Drafter,
     FinishReason,
-    LogprobEntry,
-    RequestDelta,
-    SampledTokens,
     SamplingParams,
     TokenBytes,
     child_seed,
@@ -36,15 +33,15 @@ from di_spec import (
 
 from di_engine.capacity import Capacity, scheduler_config
 from di_engine.config import EngineConfig
+from di_engine.delivery import REASONS, Delivery
 from di_engine.errors import EngineBusyError, EngineClosedError, RequestError, StepTimeoutError
 from di_engine.loading import LoadedModel, load_model
-from di_engine.outputs import RequestOutput, prompt_entries, request_output
+from di_engine.outputs import RequestOutput
 from di_engine.pipeline import CompletedStep, StepPipeline
 from di_engine.request import (
     Prompt,
     Request,
     RequestOptions,
-    RequestSequence,
     check_params,
     check_request_id,
     encode_prompt,
@@ -54,9 +51,6 @@ from di_engine.request import (
 from di_engine.runner import ModelRunner, StepOffer, StepResult, StepRunner
 from di_engine.stats import EngineCounters, EngineStats
 from di_engine.step_cost import measured_draft_budget
-
-_REASONS = tuple(FinishReason)
-"""By number: as the enumeration itself, which takes longer to call."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,12 +113,10 @@ class LLMEngine:
             if config.measure_step_cost and speculates:
                 self._step_cost = measured_draft_budget(loaded, step_runner, self._scheduler_config, config)
             self._scheduler = self._new_scheduler()
-            self._requests: dict[str, Request] = {}
-            self._sequences: dict[int, RequestSequence] = {}
-            self._outputs: list[tuple[int, RequestOutput]] = []  # with the id of the sequence
             self._torn = False  # a call was cut off between changes that belong together
             self._stepping = False
             self._counters = EngineCounters()
+            self._delivery = Delivery(token_bytes, self._counters, self._finished)
             self._next_seq_id = 0
             self._num_unseeded = 0
             # Last: it may start a thread, which only close() ends.
@@ -172,7 +164,7 @@ class LLMEngine:
             RequestError: the request cannot be served, ever; ``field`` says what is wrong with it. Nothing is kept.
         """
         core = self._ready()
-        if check_request_id(request_id) in self._requests:
+        if check_request_id(request_id) in self._delivery.requests:
             raise RequestError("request_id", f"{shown(request_id)} is in use by a request that has not ended")
         model = core.loaded.config
         params = check_params(params, model.text.vocab_size)
@@ -197,9 +189,10 @@ class LLMEngine:
         """End requests with finish reason "abort"; returns how many. Unknown and ended ids are passed over."""
         self._ready()
         names = (request_ids,) if isinstance(request_ids, str) else tuple(request_ids)
-        found = [self._requests[name] for name in dict.fromkeys(names) if name in self._requests]
+        running = self._delivery.requests
+        found = [running[name] for name in dict.fromkeys(names) if name in running]
         with self._whole():
-            self._abort(found)
+            self._delivery.abort(found)
         return len(found)
 
     def abort_all(self) -> int:
@@ -208,15 +201,9 @@ class LLMEngine:
         with self._whole():
             # A step that was cut off may have left a plan without its commit: a new scheduler has neither.
             self._drop_steps()
-            for seq_id, output in self._outputs:
-                if output.finish_reason is not None:
-                    self._sequences.pop(seq_id, None)  # it has its end, and must not get another
-            found = list(self._requests.values())
-            self._abort(found)
-            self._requests.clear()
-            self._sequences.clear()
+            count = self._delivery.settle()
             self._torn = False
-        return len(found)
+        return count
 
     def step(self) -> list[RequestOutput]:
         """Run one step and return what it adds, with the ends of requests aborted since the last step.
@@ -241,14 +228,14 @@ class LLMEngine:
             raise
         finally:
             self._stepping = False
-        outputs = [output for _, output in self._outputs]
-        self._outputs = []
+        outputs = [output for _, output in self._delivery.outputs]
+        self._delivery.outputs = []
         return outputs
 
     def has_unfinished(self) -> bool:
         """Whether a step has anything to do or to deliver."""
-        core = self._ready()
-        return bool(self._requests or self._outputs or core.pipeline)
+        core, delivery = self._ready(), self._delivery
+        return bool(delivery.requests or delivery.outputs or core.pipeline)
 
     def set_step_cost(self, cost: DraftBudget | None, *, learn: bool = True) -> None:
         """Verify as many drafts a step as pay by this cost; None: all of them. It changes time only.
@@ -274,9 +261,7 @@ class LLMEngine:
             StepTimeoutError: the step that is computed did not end within ``step_timeout``.
         """
         core, self._open_core = self._open_core, None
-        self._requests.clear()
-        self._sequences.clear()
-        self._outputs.clear()
+        self._delivery.clear()
         with self._undo:
             if core is not None:
                 core.pipeline.close()
@@ -325,22 +310,18 @@ class LLMEngine:
                 for sequence in request.sequences:
                     self._scheduler.abort(sequence.seq_id)
             else:
-                self._requests[request.request_id] = request
-                self._sequences.update((sequence.seq_id, sequence) for sequence in request.sequences)
+                self._delivery.enter(request)
         if refused is not None:
             raise RequestError("prompt", str(refused)) from refused
-
-    def _abort(self, requests: list[Request]) -> None:
-        for request in requests:
-            for sequence in request.sequences:
-                if sequence.seq_id in self._sequences:
-                    self._end(sequence, FinishReason.ABORT)
-        self._counters.requests_aborted += len(requests)
 
     def _new_scheduler(self) -> Scheduler:
         scheduler = Scheduler(self._scheduler_config)
         scheduler.set_step_cost(self._step_cost)
         return scheduler
+
+    def _finished(self, seq_id: int, reason: SchedulerFinishReason) -> None:
+        """A sequence has ended. The scheduler that is in force now may have done it by itself."""
+        self._scheduler.finish(seq_id, reason)
 
     def _drop_steps(self) -> None:
         """Forget what is planned and computed: a new scheduler knows of no sequence."""
@@ -380,51 +361,40 @@ class LLMEngine:
         plan = self._scheduler.plan(time.monotonic())
         if plan.num_expired > 0:
             for seq_id in plan.expired.tolist():
-                self._end(self._sequences[seq_id], FinishReason.DEADLINE)
+                self._delivery.end(self._delivery.sequences[seq_id], FinishReason.DEADLINE)
         if plan.num_seqs == 0:
             return False
         self._counters.overlapped_steps += bool(pipeline)
-        pipeline.submit(plan, [self._sequences[seq_id] for seq_id in plan.seq_ids.tolist()])
+        pipeline.submit(plan, [self._delivery.sequences[seq_id] for seq_id in plan.seq_ids.tolist()])
         return True
 
     def _lose_steps(self, error: StepTimeoutError) -> None:
         """End everything: a step that may still write to the caches leaves nothing to go on from."""
         self._counters.failed_steps += len(self._core.pipeline)
         self._drop_steps()
-        for sequence in tuple(self._sequences.values()):
-            self._end(sequence, FinishReason.ERROR, str(error))
+        for sequence in tuple(self._delivery.sequences.values()):
+            self._delivery.end(sequence, FinishReason.ERROR, str(error))
 
     def _commit_failure(self, step: CompletedStep, error: Exception) -> None:
         """End every sequence of a step that was not computed: its cache holds nobody knows what."""
         self._counters.failed_steps += 1
         message = f"the step failed: {type(error).__name__}: {error}"
         for sequence in step.sequences:
-            if sequence.seq_id in self._sequences:
-                self._end(sequence, FinishReason.ERROR, message)
+            if sequence.seq_id in self._delivery.sequences:
+                self._delivery.end(sequence, FinishReason.ERROR, message)
         self._commit_offer(step.offer)
 
     def _commit(self, step: CompletedStep, result: StepResult) -> None:
         """Hand the step's tokens to the scheduler, and what it keeps of them to the outputs."""
         if result.prompt_logprobs or result.not_finite:
-            self._take_prompts(step, result)
+            self._delivery.take_prompts(step.sequences, result)
         if self._step_cost is not None and self._learns_cost:
             self._learn_cost(step, self._step_cost)
         ends = self._commit_offer(step.offer).ends
         for (seq_id, count, finish), sampled in zip(ends, result.sampled, strict=True):
-            sequence = self._sequences.get(seq_id)
+            sequence = self._delivery.sequences.get(seq_id)
             if sequence is not None:  # else it ended before this commit
-                self._take(sequence, sampled, count, _REASONS[finish])
-
-    def _take_prompts(self, step: CompletedStep, result: StepResult) -> None:
-        """What the step says about the prompts of its sequences."""
-        for index, entries in result.prompt_logprobs.items():
-            collected = step.sequences[index].prompt_logprobs
-            if collected is not None:
-                collected.extend(entries)
-        for index, error in result.not_finite.items():
-            if step.sequences[index].seq_id in self._sequences:
-                self._counters.nonfinite_sequences += 1
-                self._end(step.sequences[index], FinishReason.ERROR, error)
+                self._delivery.take(sequence, sampled, count, REASONS[finish])
 
     def _learn_cost(self, step: CompletedStep, cost: DraftBudget) -> None:
         """Correct the cost of steps by one of decodes alone, which is what the cost is about."""
@@ -443,58 +413,3 @@ class LLMEngine:
         return self._scheduler.commit(
             offer.tokens, offer.counts, offer.failed, offer.drafts, offer.confidences, time.monotonic()
         )
-
-    def _take(
-        self, sequence: RequestSequence, sampled: SampledTokens, count: int, finish: FinishReason
-    ) -> None:
-        """One sequence's committed tokens: the only place where they become output."""
-        if sampled.error is not None:
-            self._counters.nonfinite_sequences += not sampled.finite
-            self._end(sequence, FinishReason.ERROR, sampled.error)
-            return
-        try:
-            delta = sequence.output.commit(sampled.token_ids[:count], sampled.logprobs[:count], finish)
-        except Exception as error:  # its neighbours must not pay for it
-            self._end(sequence, FinishReason.ERROR, f"output failed: {type(error).__name__}: {error}")
-            return
-        if delta.finish_reason is FinishReason.NONE:
-            self._emit(sequence, delta)
-        else:
-            self._finish(sequence, delta)
-
-    def _end(self, sequence: RequestSequence, reason: FinishReason, error: str | None = None) -> None:
-        output = sequence.output
-        if output.finished:  # it closed, but an interruption or an error came before its delivery
-            delta = RequestDelta("", (), None, output.usage, reason, error=error)
-        else:
-            delta = output.close(reason, error)
-        self._finish(sequence, delta)
-
-    def _finish(self, sequence: RequestSequence, delta: RequestDelta) -> None:
-        """The one path on which a sequence, and with its last one a request, ends."""
-        request = sequence.request
-        # Does nothing when the scheduler has ended it by itself.
-        self._scheduler.finish(sequence.seq_id, SchedulerFinishReason(delta.finish_reason))
-        others = any(each.seq_id in self._sequences for each in request.sequences if each is not sequence)
-        # The output goes first: after an interruption it says that this sequence has had its end.
-        self._emit(sequence, delta, finished=not others)
-        self._sequences.pop(sequence.seq_id, None)
-        if not others:
-            self._requests.pop(request.request_id, None)
-            self._counters.requests_finished += 1
-        self._counters.failed_sequences += delta.finish_reason is FinishReason.ERROR
-
-    def _emit(self, sequence: RequestSequence, delta: RequestDelta, *, finished: bool = False) -> None:
-        request = sequence.request
-        request.completion_tokens += len(delta.token_ids)
-        self._counters.output_tokens += len(delta.token_ids)
-        output = request_output(sequence, delta, self._due_prompt_logprobs(sequence), finished=finished)
-        self._outputs.append((sequence.seq_id, output))
-
-    def _due_prompt_logprobs(self, sequence: RequestSequence) -> tuple[LogprobEntry, ...] | None:
-        """The prompt's log-probabilities, once, as soon as all of them are there."""
-        collected = sequence.prompt_logprobs
-        if collected is None or sequence.missing_prompt_logprobs:
-            return None
-        sequence.prompt_logprobs = None
-        return prompt_entries(collected, self._core.token_bytes)
