@@ -15,6 +15,7 @@ import torch
 from di_engine.benchmark import timing
 from di_engine.benchmark.kernels import FAMILIES, kernel_recipes
 from di_engine.benchmark.measure import (
+    REPEATS,
     Case,
     Peer,
     Reached,
@@ -144,7 +145,7 @@ def test_a_case_is_measured_beside_its_ceilings_and_its_peer() -> None:
         reached = measure(case, 0.0)
     assert (reached.family, reached.name, reached.size, reached.rows) == ("family", "name", "size", 3)
     assert (reached.threads, reached.rounds) == (2, 4)
-    assert called == ["a", "b"] * 5
+    assert called == ["a", "b"] * (1 + 4 * REPEATS)  # as often as the ceilings, behind a first time
     assert reached.peer == "sleep"
     assert reached.peer_seconds is not None
     assert reached.peer_seconds >= 0.001

@@ -28,8 +28,10 @@ Buffers = tuple[Tensor, ...]
 LEAST_ROUNDS = 4
 DISTURBED = 0.85
 """Of the dot's peak."""
-CEILING_REPEATS = 4
+REPEATS = 4
 """Of each ceiling in a round: one that was disturbed every time would make what is compared with it look too good."""
+SHORT_ROUND = 0.02
+"""Seconds of a round of calls that is repeated as often: of more trials the least is less."""
 DOT_ITERATIONS = 400_000
 """Of the loop in registers: about half a millisecond."""
 CACHE_SIZE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
@@ -139,11 +141,14 @@ def measure(case: Case, seconds: float) -> Reached:
     with torch.inference_mode(), without_collection():
         for least in (calls, peers):
             least.round()
+        often = REPEATS if calls.total < SHORT_ROUND else 1
+        for least in (calls, peers):
             least.forget()
         while rounds < LEAST_ROUNDS or time.perf_counter() < deadline:
-            calls.round()
             peers.round()
-            for _ in range(CEILING_REPEATS):
+            for repeat in range(REPEATS):
+                if repeat < often:
+                    calls.round()
                 reads.round()
                 dots.round()
             rounds += 1
