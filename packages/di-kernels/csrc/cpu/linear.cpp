@@ -8,6 +8,7 @@
 #include "cpu/formats.hpp"
 #include "parallel.hpp"
 #include "simd/linear.hpp"
+#include "simd/stored_linear.hpp"
 
 namespace di {
 namespace {
@@ -15,17 +16,17 @@ namespace {
 using linear_simd::Codes;
 using linear_simd::Decoded;
 using linear_simd::kTileGroups;
+using stored_linear_simd::kLaneBlocks;
 
 constexpr int64_t kRowBlock = 512;          // input rows that are held in blocks at once
 constexpr int64_t kStoredBytes = 16 << 10;  // of a weight as stored, packed at once: stays in the first cache
-constexpr int64_t kScaleBlocks = 256;       // of a weight as stored whose scales are packed at once
 constexpr int64_t kDecodedBytes = 4 << 10;  // of one group, decoded at once
 constexpr int64_t kScatteredRows = 16;      // put into blocks side by side
 
 // What multiply() packs and decodes; a thread uses the same memory again and again.
 struct Scratch {
   alignas(64) uint8_t codes[kTileGroups][kStoredBytes];
-  alignas(64) uint8_t scales[kTileGroups][kScaleBlocks * kGroupRows];
+  alignas(64) uint8_t scales[kTileGroups][kStoredBytes / 16];  // of MXFP4
   alignas(64) uint8_t values[kTileGroups][kDecodedBytes];
   alignas(64) float factors[kTileGroups][kDecodedBytes / 64];
 };
@@ -43,37 +44,54 @@ Codes packed_codes(const Weight& weight, int64_t group, int64_t begin, int64_t c
   return {scratch.codes[slot], scratch.scales[slot], scratch.codes[slot]};
 }
 
-// Asks for the scales of the group that comes next, as the kernel does for its codes.
-void prefetch_scales(const Weight& weight, int64_t group) {
-  const int64_t rows =
-      weight.format == WeightFormat::mxfp4 ? std::min(kGroupRows, weight.n - group * kGroupRows) : 0;
-  const uint8_t* first = weight.scale + group * kGroupRows * weight.scale_row_bytes;
-  for (int64_t i = 0; i < rows * weight.scale_row_bytes; i += 64) __builtin_prefetch(first + i);
+// The scale bytes of a group of MXFP4 as stored.
+struct ScaleBytes {
+  const uint8_t* first;
+  int64_t count;
+};
+ScaleBytes scale_bytes_of(const WeightGroup& at) {
+  const Weight& weight = *at.weight;
+  if (weight.format != WeightFormat::mxfp4 || at.group >= groups_of(weight.n)) return {nullptr, 0};
+  const int64_t row = at.group * kGroupRows, rows = std::min(kGroupRows, weight.n - row);
+  return {weight.scale + row * weight.scale_row_bytes, rows * weight.scale_row_bytes};
 }
 
-// Whole groups and blocks are read in place; what needs padding is packed.
-void multiply_few_stored(const Weight& weight, int64_t group, const BlockedRows& x, float* totals) {
-  const auto& simd = linear_simd::active();
-  const bool full = (group + 1) * kGroupRows <= weight.n;
+// The first `blocks` blocks of a whole group, where they lie. `next` is the group that is read next.
+void multiply_in_place(const WeightGroup& at, const WeightGroup& next, int64_t blocks, const BlockedRows& x,
+                       float* totals) {
+  thread_local Buffer scale_buffer;
+  const Weight& weight = *at.weight;
+  const auto codes_of = [](const WeightGroup& group) {
+    return group.weight->data + group.group * kGroupRows * group.weight->row_bytes;
+  };
+  uint8_t* packed = scale_buffer.reserve<uint8_t>(blocks * block_scales(weight.format));
+  const uint8_t* scales = pack_scales(weight, at.group, 0, blocks, packed);
+  const ScaleBytes ask = scale_bytes_of(next);
+  if (x.lanes != nullptr) {
+    const stored_linear_simd::Rows rows{codes_of(at),   weight.row_bytes, scales,
+                                        codes_of(next), ask.first,        ask.count};
+    stored_linear_simd::active().add(weight.format, rows, blocks, x.lanes, x.rows, totals);
+  } else {
+    for (int64_t i = 0; i < ask.count; i += 64) __builtin_prefetch(ask.first + i);
+    const Codes codes{codes_of(at), scales, codes_of(next)};
+    linear_simd::active().few_stored(weight.format, codes, weight.row_bytes, blocks,
+                                     static_cast<const uint16_t*>(x.data), x.rows, x.rows, totals);
+  }
+}
+
+// Whole blocks of whole groups are read in place, what needs padding is packed.
+void multiply_few_stored(const WeightGroup& at, const WeightGroup& next, const BlockedRows& x,
+                         float* totals) {
+  const Weight& weight = *at.weight;
+  const bool full = (at.group + 1) * kGroupRows <= weight.n;
   const int64_t blocks = blocks_of(weight.k), whole = full ? weight.k / kBlock : 0;
-  const uint8_t* first = weight.data + group * kGroupRows * weight.row_bytes;
-  const uint8_t* next = first + kGroupRows * weight.row_bytes;
-  prefetch_scales(weight, group + 1);
-  for (int64_t b = 0; b < blocks;) {
-    const bool in_place = b < whole;
-    const int64_t step = in_place ? kScaleBlocks : kStoredBytes / block_bytes(weight.format);
-    const int64_t count = std::min(step, (in_place ? whole : blocks) - b);
+  if (whole > 0) multiply_in_place(at, next, whole, x, totals);
+  const int64_t step = kStoredBytes / block_bytes(weight.format);
+  for (int64_t b = whole; b < blocks; b += step) {
+    const int64_t count = std::min(step, blocks - b);
+    const Codes codes = packed_codes(weight, at.group, b, count, 0);
     const auto* rows = static_cast<const uint16_t*>(x.data) + b * x.rows * kBlock;
-    if (in_place) {
-      const Codes at{first + b * words_of_block(weight.format) * 4,
-                     pack_scales(weight, group, b, count, scratch.scales[0]),
-                     next + b * block_bytes(weight.format)};
-      simd.few_stored(weight.format, at, weight.row_bytes, count, rows, x.rows, x.rows, totals);
-    } else {
-      const Codes at = packed_codes(weight, group, b, count, 0);
-      simd.few(weight.format, &at, 1, count, rows, x.rows, x.rows, totals);
-    }
-    b += count;
+    linear_simd::active().few(weight.format, &codes, 1, count, rows, x.rows, x.rows, totals);
   }
 }
 
@@ -86,8 +104,9 @@ void multiply_few(const WeightGroup* tile, int64_t groups, const BlockedRows& x,
   const Weight& weight = *tile[0].weight;
   const int64_t blocks = blocks_of(weight.k), stride = x.rows * kGroupRows;
   if (!weight.packed) {
+    const WeightGroup behind{&weight, tile[0].group + groups_apart(tile, groups)};
     for (int64_t g = 0; g < groups; ++g) {
-      multiply_few_stored(*tile[g].weight, tile[g].group, x, totals + g * stride);
+      multiply_few_stored(tile[g], g + 1 < groups ? tile[g + 1] : behind, x, totals + g * stride);
     }
     return;
   }
@@ -214,25 +233,40 @@ void block_row(const T* row, int64_t k, bool quantize, bool wide, int64_t m, int
   }
 }
 
+int64_t lanes_size(const Weight& weight, int64_t rows, bool wide) {
+  if (weight.packed || wide || rows > stored_linear_simd::kMaxInputs) return 0;
+  return ceil_div(blocks_of(weight.k), kLaneBlocks) * kLaneBlocks * rows * kBlock / 2;
+}
+
+void add_lanes(int64_t k, uint32_t* out, BlockedRows& x) {
+  stored_linear_simd::active().lanes(static_cast<const uint16_t*>(x.data), x.rows, blocks_of(k), out);
+  x.lanes = out;
+}
+
 template <class T>
-BlockedRows block_rows(const T* x, int64_t stride, int64_t rows, int64_t k, bool quantize, bool wide,
+BlockedRows block_rows(const T* x, int64_t stride, int64_t rows, const Weight& weight, bool quantize,
                        Buffer& buffer) {
-  const bool same_type = !quantize && wide == (sizeof(T) == 4);
-  if (same_type && rows == 1 && k % kBlock == 0) return {x, rows, wide};
-  void* out = buffer.reserve<uint8_t>(rows * blocks_of(k) * kBlock * (wide ? 4 : 2));
+  const int64_t k = weight.k;
+  const bool wide = is_wide<T>(weight, quantize), same_type = !quantize && wide == (sizeof(T) == 4);
+  const bool as_it_is = same_type && rows == 1 && k % kBlock == 0;
+  const int64_t bytes = as_it_is ? 0 : rows * blocks_of(k) * kBlock * (wide ? 4 : 2);
+  const int64_t lanes = lanes_size(weight, rows, wide);
+  auto* out = buffer.reserve<uint8_t>(bytes + lanes * static_cast<int64_t>(sizeof(uint32_t)));
   const int64_t chunk = same_type ? kScatteredRows : 1;
   const int64_t cost = (same_type ? kPerElement / 4 : kPerElement) * chunk * k;
-  parallel_for(ceil_div(rows, chunk), cost, [&](int64_t first, int64_t last) {
+  parallel_for(as_it_is ? 0 : ceil_div(rows, chunk), cost, [&](int64_t first, int64_t last) {
     for (int64_t m = first * chunk; m < std::min(last * chunk, rows); m += chunk) {
       const int64_t count = std::min(chunk, rows - m);
       if (same_type) {
-        scatter_rows(x + m * stride, stride, count, k, m, rows, static_cast<T*>(out));
+        scatter_rows(x + m * stride, stride, count, k, m, rows, reinterpret_cast<T*>(out));
       } else {
         block_row(x + m * stride, k, quantize, wide, m, rows, out);
       }
     }
   });
-  return {out, rows, wide};
+  BlockedRows blocked{as_it_is ? static_cast<const void*>(x) : out, rows, wide};
+  if (lanes > 0) add_lanes(k, reinterpret_cast<uint32_t*>(out + bytes), blocked);
+  return blocked;
 }
 
 namespace {
@@ -274,11 +308,10 @@ void project(const BlockedRows* x, int64_t parts, const Weight& weight, T* y) {
 template <class TIn, class TOut>
 void linear(const TIn* x, int64_t rows, const Weight& weight, bool quantize_input, TOut* y) {
   thread_local Buffer buffer;
-  const bool wide = is_wide<TIn>(weight, quantize_input);
   for (int64_t start = 0; start < rows; start += kRowBlock) {
     const int64_t count = std::min(kRowBlock, rows - start);
     const BlockedRows blocked =
-        block_rows(x + start * weight.k, weight.k, count, weight.k, quantize_input, wide, buffer);
+        block_rows(x + start * weight.k, weight.k, count, weight, quantize_input, buffer);
     project<TOut>(&blocked, 1, weight, y + start * weight.n);
   }
 }
@@ -288,14 +321,13 @@ void grouped_linear(const T* x, int64_t rows, int64_t groups, const Weight& weig
   thread_local std::vector<Buffer> buffers;
   thread_local std::vector<BlockedRows> blocked;
   if (static_cast<int64_t>(buffers.size()) < groups) buffers.resize(static_cast<size_t>(groups));
-  const bool wide = is_wide<T>(weight, false);
   const int64_t stride = groups * weight.k;
   for (int64_t start = 0; start < rows; start += kRowBlock) {
     const int64_t count = std::min(kRowBlock, rows - start);
     blocked.clear();
     for (int64_t g = 0; g < groups; ++g) {
       const T* part = x + start * stride + g * weight.k;
-      blocked.push_back(block_rows(part, stride, count, weight.k, false, wide, buffers[g]));
+      blocked.push_back(block_rows(part, stride, count, weight, false, buffers[g]));
     }
     project<T>(blocked.data(), groups, weight, y + start * weight.n);
   }
@@ -303,8 +335,8 @@ void grouped_linear(const T* x, int64_t rows, int64_t groups, const Weight& weig
 
 template void block_row(const float*, int64_t, bool, bool, int64_t, int64_t, void*);
 template void block_row(const bf16*, int64_t, bool, bool, int64_t, int64_t, void*);
-template BlockedRows block_rows(const float*, int64_t, int64_t, int64_t, bool, bool, Buffer&);
-template BlockedRows block_rows(const bf16*, int64_t, int64_t, int64_t, bool, bool, Buffer&);
+template BlockedRows block_rows(const float*, int64_t, int64_t, const Weight&, bool, Buffer&);
+template BlockedRows block_rows(const bf16*, int64_t, int64_t, const Weight&, bool, Buffer&);
 template void linear<float, float>(const float*, int64_t, const Weight&, bool, float*);
 template void linear<float, bf16>(const float*, int64_t, const Weight&, bool, bf16*);
 template void linear<bf16, float>(const bf16*, int64_t, const Weight&, bool, float*);

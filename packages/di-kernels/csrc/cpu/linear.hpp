@@ -14,11 +14,13 @@
 
 namespace di {
 
-// Inputs of a product: block b of row m at (b * rows + m) * 32; bfloat16, or float32 where wide.
+// Inputs of a product: block b of row m at (b * rows + m) * 32; bfloat16, or float32 where wide. Few rows
+// that meet a weight as stored also lie in lanes (simd/stored_linear.hpp), or the product takes longer.
 struct BlockedRows {
   const void* data;
   int64_t rows;
   bool wide;
+  const uint32_t* lanes = nullptr;
 };
 
 // Whether the product of such rows with the weight is a wide one.
@@ -31,10 +33,16 @@ bool is_wide(const Weight& weight, bool quantize_input) {
 template <class T>
 void block_row(const T* row, int64_t k, bool quantize, bool wide, int64_t m, int64_t rows, void* out);
 
-// x [rows, k], rows `stride` apart, optionally replaced by their MXFP8 values (backbone specification, 2.3).
-// The result is x itself where that serves, else it lies in `buffer`.
+// Numbers of the lanes of `rows` rows of k inputs, 0 where a product with the weight has no use for them.
+int64_t lanes_size(const Weight& weight, int64_t rows, bool wide);
+
+// Writes the lanes of rows of k inputs, and tells the rows of them.
+void add_lanes(int64_t k, uint32_t* out, BlockedRows& x);
+
+// Inputs of the weight: x [rows, k], rows `stride` apart, optionally replaced by their MXFP8 values (backbone
+// specification, 2.3). The result is x itself where that serves, else it lies in `buffer`.
 template <class T>
-BlockedRows block_rows(const T* x, int64_t stride, int64_t rows, int64_t k, bool quantize, bool wide,
+BlockedRows block_rows(const T* x, int64_t stride, int64_t rows, const Weight& weight, bool quantize,
                        Buffer& buffer);
 
 struct WeightGroup {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <vector>
 
 #include "cpu/formats.hpp"
@@ -79,7 +80,8 @@ class ExpertPass {
         quantize_(quantize),
         wide_in_(is_wide<T>(bank.w1[0], quantize)),
         wide_hidden_(is_wide<T>(bank.w2[0], quantize)),
-        inputs_(inputs_of_thread()) {}
+        inputs_(of_thread().inputs),
+        hidden_(of_thread().hidden) {}
 
   // Inputs of every group in blocks; `rows` rows x, pair p is of row p / slots.
   void gather(const T* x, int64_t rows, int64_t slots) {
@@ -113,14 +115,19 @@ class ExpertPass {
         inputs_[i] = {target, count, wide_in_};
       }
     });
+    put_lanes({&bank_.w1, &bank_.w3}, of_thread().input_lanes, inputs_);
   }
 
   // Fills the activations of all pairs.
   void gate_and_up() {
-    const int64_t tiles = blocks_of(bank_.inter);
-    const int64_t size = static_cast<int64_t>(groups_.pair.size()) * tiles * kBlock;
-    hidden_ = hidden_buffer().reserve<uint8_t>(size * (wide_hidden_ ? 4 : 2));
+    const int64_t tiles = blocks_of(bank_.inter), row_bytes = tiles * kBlock * (wide_hidden_ ? 4 : 2);
+    auto* all = of_thread().activations.template reserve<uint8_t>(groups_.start.back() * row_bytes);
+    hidden_.resize(static_cast<size_t>(groups_.size()));
+    for (int64_t i = 0; i < groups_.size(); ++i) {
+      hidden_[i] = {all + groups_.start[i] * row_bytes, groups_.count(i), wide_hidden_};
+    }
     for_each_tile(groups_, tiles, 2 * kBlock * bank_.dim, [&](int64_t i, int64_t t) { activate(i, t); });
+    put_lanes({&bank_.w2}, of_thread().hidden_lanes, hidden_);
   }
 
   // Writes round(w2 . activation) of pair p to y + p * dim.
@@ -132,19 +139,39 @@ class ExpertPass {
  private:
   static constexpr int64_t kTileGroups = kBlock / kGroupRows;
 
-  static std::vector<BlockedRows>& inputs_of_thread() {
-    thread_local std::vector<BlockedRows> inputs;
-    return inputs;
+  // What a thread keeps from call to call.
+  struct Rooms {
+    std::vector<BlockedRows> inputs, hidden;
+    Buffer activations, input_lanes, hidden_lanes;
+  };
+  static Rooms& of_thread() {
+    thread_local Rooms rooms;
+    return rooms;
   }
 
-  static Buffer& hidden_buffer() {
-    thread_local Buffer buffer;
-    return buffer;
-  }
-
-  BlockedRows hidden_of(int64_t i) const {
-    const int64_t padded = blocks_of(bank_.inter) * kBlock;
-    return {hidden_ + groups_.start[i] * padded * (wide_hidden_ ? 4 : 2), groups_.count(i), wide_hidden_};
+  // Adds the lanes of the rows of each group that weights of its expert have a use for.
+  void put_lanes(std::initializer_list<const std::vector<Weight>*> weights, Buffer& buffer,
+                 std::vector<BlockedRows>& rows) const {
+    const auto size = [&](int64_t i) {
+      int64_t most = 0;
+      for (const auto* of : weights) {
+        most = std::max(most, lanes_size((*of)[groups_.expert[i]], rows[i].rows, rows[i].wide));
+      }
+      return most;
+    };
+    int64_t all = 0;
+    for (int64_t i = 0; i < groups_.size(); ++i) all += size(i);
+    auto* out = buffer.reserve<uint32_t>(all);
+    for (int64_t i = 0; i < groups_.size(); ++i) {
+      const int64_t room = size(i);
+      if (room == 0) continue;
+      if (i > 0 && rows[i].data == rows[i - 1].data && rows[i - 1].lanes != nullptr) {
+        rows[i].lanes = rows[i - 1].lanes;  // the same single row
+      } else {
+        add_lanes((*weights.begin())->front().k, out, rows[i]);
+        out += room;
+      }
+    }
   }
 
   // Block t of the activations of group i: 32 channels, which are one quantization group.
@@ -174,7 +201,7 @@ class ExpertPass {
   }
 
   void put_hidden(int64_t i, int64_t t, int64_t r, const float* value) {
-    const BlockedRows all = hidden_of(i);
+    const BlockedRows& all = hidden_[i];
     const int64_t at = (t * all.rows + r) * kBlock;
     auto* data = const_cast<void*>(all.data);
     if (wide_hidden_) {
@@ -191,7 +218,7 @@ class ExpertPass {
     float* totals = sums.reserve<float>(kTileGroups * count * kGroupRows);
     const Weight& w2 = bank_.w2[groups_.expert[i]];
     const WeightGroup tile[] = {{&w2, group}, {&w2, group + 1}};
-    multiply(tile, parts, hidden_of(i), totals);
+    multiply(tile, parts, hidden_[i], totals);
     for (int64_t g = 0; g < parts; ++g) {
       const int64_t channel = (group + g) * kGroupRows, width = std::min(kGroupRows, bank_.dim - channel);
       for (int64_t r = 0; r < count; ++r) {
@@ -206,8 +233,7 @@ class ExpertPass {
   const float* weights_;
   float limit_;
   bool quantize_, wide_in_, wide_hidden_;
-  std::vector<BlockedRows>& inputs_;  // of each group
-  uint8_t* hidden_ = nullptr;         // blocked activations of each group, in the order of the grouping
+  std::vector<BlockedRows>&inputs_, &hidden_;  // inputs and activations of each group
 };
 
 }  // namespace

@@ -26,6 +26,18 @@ DI_INLINE u32x16 split_halves(u32x16 w) {
   return w;
 }
 
+#if defined(DI_AVX512)
+// In each 128-bit lane, word j of v[i] becomes word i of out[j].
+DI_INLINE void transpose_in_lanes(const __m512i (&v)[4], u32x16* out) {
+  const __m512i a = _mm512_unpacklo_epi32(v[0], v[1]), b = _mm512_unpacklo_epi32(v[2], v[3]);
+  const __m512i c = _mm512_unpackhi_epi32(v[0], v[1]), d = _mm512_unpackhi_epi32(v[2], v[3]);
+  out[0] = (u32x16)_mm512_unpacklo_epi64(a, b);
+  out[1] = (u32x16)_mm512_unpackhi_epi64(a, b);
+  out[2] = (u32x16)_mm512_unpacklo_epi64(c, d);
+  out[3] = (u32x16)_mm512_unpackhi_epi64(c, d);
+}
+#endif
+
 // Four words of each row, whose first one is at row(r): four vectors of one word of every row.
 template <class Row>
 DI_INLINE void transpose_words(const Row& row, u32x16* out) {
@@ -40,12 +52,7 @@ DI_INLINE void transpose_words(const Row& row, u32x16* out) {
     v[i] = _mm512_mask_broadcast_i32x4(v[i], 0x0f00, piece(8 + i));
     v[i] = _mm512_mask_broadcast_i32x4(v[i], 0xf000, piece(12 + i));
   }
-  const __m512i a = _mm512_unpacklo_epi32(v[0], v[1]), b = _mm512_unpacklo_epi32(v[2], v[3]);
-  const __m512i c = _mm512_unpackhi_epi32(v[0], v[1]), d = _mm512_unpackhi_epi32(v[2], v[3]);
-  out[0] = (u32x16)_mm512_unpacklo_epi64(a, b);
-  out[1] = (u32x16)_mm512_unpackhi_epi64(a, b);
-  out[2] = (u32x16)_mm512_unpacklo_epi64(c, d);
-  out[3] = (u32x16)_mm512_unpackhi_epi64(c, d);
+  transpose_in_lanes(v, out);
 #else
   uint32_t word[4][16];
   for (int r = 0; r < 16; ++r) {
