@@ -45,7 +45,7 @@ are not finite."""
 
 class StepOffer(NamedTuple):
     """What a step offers the scheduler: arguments of ``StepPlan.resolve`` (without ``failed``) and of
-    ``Scheduler.commit``, over the sampling sequences of the step."""
+    ``Scheduler.commit``, over the sampling sequences of the step. ``failed`` is None where none has."""
 
     tokens: NDArray[np.int32]
     counts: NDArray[np.int32]
@@ -312,6 +312,7 @@ def _parts(counts: NDArray[np.integer], most: int) -> Iterator[slice]:
 
 @cache
 def _ones(count: int) -> NDArray[np.int32]:
+    """A token for each: what nearly all steps offer."""
     ones = np.ones(count, np.int32)
     ones.flags.writeable = False
     return ones
