@@ -8,11 +8,16 @@ namespace {
 
 using namespace simd::DI_ISA;
 
+// Rows of a weight side by side, for as many sums do not wait for one another; two streams of bfloat16 are as
+// much as memory gives.
+constexpr int side_rows([[maybe_unused]] WeightFormat format, [[maybe_unused]] int inputs) {
 #if defined(DI_AVX512)
-constexpr int kSums = 4;  // side by side: they do not wait for one another
+  return format == WeightFormat::bfloat16 ? 2 : 4 / inputs;
 #else
-constexpr int kSums = 1;
+  return 1;
 #endif
+}
+
 constexpr int64_t kSumBlocks = 256;  // of 16 rows, whose sums stay in the first cache
 
 // How far the prefetch is in front: asked for as read once, as in linear.cpp.
@@ -91,27 +96,25 @@ DI_INLINE void chunk_sums(const uint8_t* codes, int64_t row_bytes, const uint8_t
 }
 
 // Sums of all blocks of the R rows at `codes`. What is asked for lies further on in them, or in the rows
-// `next`.
+// `next`; nothing is read from `end` on.
 template <WeightFormat F, int M, int R>
-DI_INLINE void row_sums(const uint8_t* codes, const uint8_t* next, int64_t row_bytes, int64_t blocks,
-                        const uint32_t* x, float* sums, int64_t stride) {
+DI_INLINE void row_sums(const uint8_t* codes, const uint8_t* next, const uint8_t* end, int64_t row_bytes,
+                        int64_t blocks, const uint32_t* x, float* sums, int64_t stride) {
   constexpr int64_t kBytes = kLaneBlocks * row_block(F);
-  int64_t b = 0;
-  const auto ask = [&]() __attribute__((always_inline)) {
-    const int64_t at = b * row_block(F) + ahead(F) / R, end = blocks * row_block(F);
-    return at < end ? codes + at : next + (at - end);
-  };
-  for (; b + kLaneBlocks <= blocks; b += kLaneBlocks) {
-    chunk_sums<F, M, R>(codes + b * row_block(F), row_bytes, ask(), row_bytes, x + 16 * b * M, sums + b,
-                        stride);
-  }
-  if (b < blocks) {
-    uint8_t padded[R][kBytes] = {};
-    for (int i = 0; i < R; ++i) {
-      std::memcpy(padded[i], codes + i * row_bytes + b * row_block(F),
-                  static_cast<size_t>((blocks - b) * row_block(F)));
+  const int64_t row_end = blocks * row_block(F);
+  for (int64_t b = 0; b < blocks; b += kLaneBlocks) {
+    const int64_t at = b * row_block(F), ahead_at = at + ahead(F) / R;
+    const uint8_t* ask = ahead_at < row_end ? codes + ahead_at : next + (ahead_at - row_end);
+    // What is behind the end of a row is summed up in lanes of blocks that there are not.
+    if (b + kLaneBlocks <= blocks || end - codes >= (R - 1) * row_bytes + at + kBytes) {
+      chunk_sums<F, M, R>(codes + at, row_bytes, ask, row_bytes, x + 16 * b * M, sums + b, stride);
+    } else {
+      uint8_t padded[R][kBytes] = {};
+      for (int i = 0; i < R; ++i) {
+        std::memcpy(padded[i], codes + i * row_bytes + at, static_cast<size_t>(row_end - at));
+      }
+      chunk_sums<F, M, R>(padded[0], kBytes, ask, row_bytes, x + 16 * b * M, sums + b, stride);
     }
-    chunk_sums<F, M, R>(padded[0], kBytes, ask(), row_bytes, x + 16 * b * M, sums + b, stride);
   }
 }
 
@@ -144,10 +147,11 @@ DI_INLINE void ask_scales(const Rows& weight, int64_t row, int64_t count) {
 
 template <WeightFormat F, int M>
 void add_rows(const Rows& weight, int64_t blocks, const uint32_t* x, float* totals) {
-  constexpr int kSide = M < kSums ? kSums / M : 1;
+  constexpr int kSide = side_rows(F, M);
   // Rows that lie a power of two apart would share few places of the first cache.
   constexpr int64_t kStride = kSumBlocks + 16;
   alignas(64) float sums[M * 16 * kStride];
+  const uint8_t* end = weight.codes + 15 * weight.row_bytes + blocks * row_block(F);
   for (int64_t begin = 0; begin < blocks; begin += kSumBlocks) {
     const int64_t count = blocks - begin < kSumBlocks ? blocks - begin : kSumBlocks;
     const uint8_t* piece = weight.codes + begin * row_block(F);
@@ -156,7 +160,7 @@ void add_rows(const Rows& weight, int64_t blocks, const uint32_t* x, float* tota
       const uint8_t* codes = piece + r * weight.row_bytes;
       const uint8_t* next = r + kSide < 16 ? codes + kSide * weight.row_bytes : behind;
       if (begin == 0) ask_scales(weight, r, kSide);
-      row_sums<F, M, kSide>(codes, next, weight.row_bytes, count, x + 16 * begin * M, sums + r * kStride,
+      row_sums<F, M, kSide>(codes, next, end, weight.row_bytes, count, x + 16 * begin * M, sums + r * kStride,
                             kStride);
     }
     const uint8_t* scales = weight.scales + begin * block_scales(F);
