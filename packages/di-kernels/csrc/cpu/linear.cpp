@@ -178,7 +178,8 @@ void multiply(const WeightGroup* tile, int64_t groups, const BlockedRows& x, flo
   if (x.wide) return multiply_many(tile, groups, x, totals);
   const FlushedSubnormals flushed;
   const auto& simd = linear_simd::active();
-  const bool few = x.rows <= (first.packed ? simd.few_rows : simd.few_stored_rows);
+  const bool few =
+      first.packed ? x.rows <= simd.few_rows : x.lanes != nullptr || x.rows <= simd.few_stored_rows;
   (few ? multiply_few : multiply_many)(tile, groups, x, totals);
 }
 

@@ -2,18 +2,30 @@
 #pragma once
 
 #include "cpu/weight.hpp"
+#include "simd/native.hpp"
 #include "simd/simd.hpp"
 #include "simd/stored_words.hpp"
 
 namespace di::simd::DI_ISA {
 
-typedef uint16_t u16x32 __attribute__((vector_size(64)));
-
 constexpr int pairs_of_word(WeightFormat format) {
   return format == WeightFormat::mxfp4 ? 4 : format == WeightFormat::fp8 ? 2 : 1;
 }
 
-DI_INLINE u16x32 select16(u16x32 mask, u16x32 a, u16x32 b) { return (a & mask) | (b & ~mask); }
+// Half words, as many as a register holds: gcc 12 takes wider vectors apart where it compares them.
+typedef uint16_t halves __attribute__((vector_size(4 * kWidth)));
+
+DI_INLINE halves select_halves(halves mask, halves a, halves b) { return (a & mask) | (b & ~mask); }
+
+template <class Decode>
+DI_INLINE u32x16 by_register(u32x16 words, const Decode& decode) {
+  halves part[16 / kWidth];
+  std::memcpy(part, &words, sizeof words);
+#pragma GCC unroll 4
+  for (halves& code : part) code = decode(code);
+  std::memcpy(&words, part, sizeof words);
+  return words;
+}
 
 // E2M1 codes in the low four bits of every half word.
 DI_INLINE u32x16 decode_e2m1(u32x16 words) {
@@ -26,25 +38,27 @@ DI_INLINE u32x16 decode_e2m1(u32x16 words) {
                         static_cast<short>(0xc0c0));
   return (u32x16)_mm512_permutexvar_epi16((__m512i)words, _mm512_broadcast_i64x4(half));
 #else
-  const u16x32 code = (u16x32)words, magnitude = code & 7;
-  const u16x32 normal = (magnitude << 6) + (126 << 7);
-  const u16x32 small = (u16x32)(magnitude == 1) & 0x3f00;  // 0.5 or 0
-  const u16x32 value = select16((u16x32)(magnitude < 2), small, normal);
-  return (u32x16)(value | ((code & 8) << 12));
+  return by_register(words, [](halves code) __attribute__((always_inline)) {
+    const halves magnitude = code & 7, normal = (magnitude << 6) + (126 << 7);
+    const halves small = (halves)(magnitude == 1) & 0x3f00;  // 0.5 or 0
+    return select_halves((halves)(magnitude < 2), small, normal) | ((code & 8) << 12);
+  });
 #endif
 }
 
 // E4M3 codes in the low byte of every half word; 0x7f and 0xff are NaN. What the high bytes hold is dropped.
 DI_INLINE u32x16 decode_e4m3_halves(u32x16 words) {
-  const u16x32 code = (u16x32)words, magnitude = code & 0x7f;
-  u16x32 value = (magnitude << 4) + (120 << 7);
-  // Subnormals, multiples of 2^-9: 4..7, 2..3, 1, 0.
-  u16x32 small = ((magnitude - 4) << 5) + 0x3c00;
-  small = select16((u16x32)(magnitude < 4), ((magnitude - 2) << 6) + 0x3b80, small);
-  small = select16((u16x32)(magnitude < 2), magnitude * 0x3b00, small);
-  value = select16((u16x32)(magnitude < 8), small, value);
-  value = select16((u16x32)(magnitude == 0x7f), u16x32{} + 0x7fc0, value);
-  return (u32x16)(value | ((code & 0x80) << 8));
+  return by_register(words, [](halves code) __attribute__((always_inline)) {
+    const halves magnitude = code & 0x7f;
+    halves value = (magnitude << 4) + (120 << 7);
+    // Subnormals, multiples of 2^-9: 4..7, 2..3, 1, 0.
+    halves small = ((magnitude - 4) << 5) + 0x3c00;
+    small = select_halves((halves)(magnitude < 4), ((magnitude - 2) << 6) + 0x3b80, small);
+    small = select_halves((halves)(magnitude < 2), magnitude * 0x3b00, small);
+    value = select_halves((halves)(magnitude < 8), small, value);
+    value = select_halves((halves)(magnitude == 0x7f), halves{} + 0x7fc0, value);
+    return value | ((code & 0x80) << 8);
+  });
 }
 
 #if defined(DI_ISA_avx512bf16)

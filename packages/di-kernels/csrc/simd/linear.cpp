@@ -12,7 +12,7 @@ using namespace simd::DI_ISA;
 #if defined(DI_AVX512)
 constexpr int kFewRows = 16, kFewStoredRows = 8, kNarrowRows = 8, kWideRows = 12, kGroups = 2;
 #else
-constexpr int kFewRows = 2, kFewStoredRows = 2, kNarrowRows = 3, kWideRows = 3, kGroups = 1;
+constexpr int kFewRows = 2, kFewStoredRows = 0, kNarrowRows = 3, kWideRows = 3, kGroups = 1;
 #endif
 
 // Rows of a packed weight that meet two groups together, which share the loads of the inputs; a single row
