@@ -117,7 +117,8 @@ class RowSoftmax {
     std::fill_n(denominator_, lanes_, 0.0f);
   }
 
-  // Decodes the keys of one piece without gaps, and zeros behind them.
+  // Decodes the keys of one piece without gaps, and zeros behind them, each word of values as soon as its
+  // keys are there: they are still in the first cache.
   int64_t load(const RowKeys& keys, int64_t begin, int64_t end) {
     const int64_t stride = tiles_ * kTile;
     int64_t count = 0;
@@ -126,9 +127,16 @@ class RowSoftmax {
       T* key = keys_ + count++ * stride;
       decode_key(keys.format(i), keys.column[i], dim_, key);
       std::fill(key + dim_, key + stride, T{});
+      if (count % kPerWord<T> == 0) load_values(count - kPerWord<T>);
     }
     std::fill(keys_ + count * stride, keys_ + ceil_div(count, kKeys) * kKeys * stride, T{});
+    if (count % kPerWord<T> != 0) load_values(count / kPerWord<T> * kPerWord<T>);
     return count;
+  }
+
+  void load_values(int64_t key) {
+    const int64_t stride = tiles_ * kTile;
+    loops_->values(keys_ + key * stride, stride, tiles_, values_ + key / kPerWord<T> * kTile);
   }
 
   // Meanwhile the records of the columns `next`.. are on their way, a few at a time.
@@ -139,7 +147,6 @@ class RowSoftmax {
       loops_->score(q_ + h * words_, words, words_, stride / kPerWord<T>, padded, scale, logits_ + h, lanes_);
     }
     loops_->fold(logits_, lanes_, count, maximum_, denominator_, rescale_, weights_);
-    loops_->values(keys_, stride, padded, tiles_, values_);
     for (int64_t t = 0; t < tiles_; ++t) {
       keys.prefetch(next + t * kPiece / tiles_, next + (t + 1) * kPiece / tiles_, dim_);
       loops_->accumulate(weights_, lanes_, heads_, values_ + t * (kPiece / kPerWord<T> * kTile),

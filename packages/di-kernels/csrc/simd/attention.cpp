@@ -119,7 +119,7 @@ DI_INLINE void fold_16(const float* logits, int64_t heads, int64_t count, float*
   for (int64_t i = 0; i < count; i += 4) {
     f32x16 p[4];
     for (int j = 0; j < 4; ++j) p[j] = load<f32x16>(logits + (i + j) * heads) - base;
-    for (int j = 0; j < 4; ++j) p[j] = simd::DI_ISA::exp(p[j]);
+    simd::DI_ISA::exp(p);
     for (int64_t j = count - i; j < 4; ++j) p[j] = f32x16{};
     for (int j = 0; j < 4; ++j) added += p[j];  // + 0 changes nothing
     put_weights(p, heads, weights + i / kPerWord<T> * heads);
@@ -138,20 +138,32 @@ void fold(const float* logits, int64_t heads, int64_t count, float* maximum, flo
   }
 }
 
-DI_INLINE void pair_up(const float* key, const float*, float* out) { std::memcpy(out, key, 64); }
+// 32 elements of a key, or of two: words of the same elements.
+DI_INLINE void pair_up(const float* key, const float*, float* out) { std::memcpy(out, key, 128); }
 DI_INLINE void pair_up(const bf16* even, const bf16* odd, uint32_t* out) {
-  const u32x16 low = __builtin_convertvector(load<u16x16>(even), u32x16);
-  const u32x16 high = __builtin_convertvector(load<u16x16>(odd), u32x16);
-  store(out, low | high << 16);
+#if defined(DI_AVX512)
+  typedef int16_t i16x32 __attribute__((vector_size(64)));
+  const i16x32 lane = {0, 0, 1, 1, 2,  2,  3,  3,  4,  4,  5,  5,  6,  6,  7,  7,
+                       8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15};
+  const i16x32 first = lane | (i16x32)(u32x16{} + (32u << 16));
+  const __m512i a = load<__m512i>(even), b = load<__m512i>(odd);
+  store(out, _mm512_permutex2var_epi16(a, (__m512i)first, b));
+  store(out + 16, _mm512_permutex2var_epi16(a, (__m512i)(first + 16), b));
+#else
+  for (int i = 0; i < 32; i += 16) {
+    const u32x16 low = __builtin_convertvector(load<u16x16>(even + i), u32x16);
+    const u32x16 high = __builtin_convertvector(load<u16x16>(odd + i), u32x16);
+    store(out + i, low | high << 16);
+  }
+#endif
 }
 
 template <class T>
-void values(const T* keys, int64_t stride, int64_t count, int64_t tiles, Word<T>* out) {
-  for (int64_t i = 0; i < count; i += kPerWord<T>) {
-    for (int64_t d = 0; d < tiles * kTile; d += 16) {
-      const T* key = keys + i * stride + d;
-      Word<T>* tile = out + d / kTile * (kPiece / kPerWord<T> * kTile) + d % kTile;
-      pair_up(key, key + stride, tile + i / kPerWord<T> * kTile);
+void values(const T* keys, int64_t stride, int64_t tiles, Word<T>* out) {
+  for (int64_t t = 0; t < tiles; ++t) {
+    for (int64_t d = 0; d < kTile; d += 32) {
+      const T* key = keys + t * kTile + d;
+      pair_up(key, key + stride, out + t * (kPiece / kPerWord<T> * kTile) + d);
     }
   }
 }

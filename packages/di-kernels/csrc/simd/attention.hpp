@@ -40,9 +40,9 @@ struct Loops {
   // weights[w][h] holds what word w of the values is multiplied with: exp(logit - maximum), rounded to T.
   void (*fold)(const float* logits, int64_t heads, int64_t count, float* maximum, float* denominator,
                float* rescale, Word<T>* weights);
-  // keys [count, stride] as values [tiles, kPiece / kPerWord, kTile], whose words hold the same element of
-  // neighbouring keys; count is a multiple of kKeys.
-  void (*values)(const T* keys, int64_t stride, int64_t count, int64_t tiles, Word<T>* out);
+  // kPerWord keys, `stride` apart, as a word of values [tiles, kPiece / kPerWord, kTile]: the same element of
+  // each.
+  void (*values)(const T* keys, int64_t stride, int64_t tiles, Word<T>* out);
   // sum[h] = sum[h] * rescale[h], then plus weights[w][h] * values[w] word by word, for the kTile elements of
   // one tile and `heads` heads; weights are `stride` apart, sum is [heads, kTile].
   void (*accumulate)(const Word<T>* weights, int64_t stride, int64_t heads, const Word<T>* values,

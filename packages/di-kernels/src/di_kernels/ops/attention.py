@@ -95,6 +95,16 @@ def sparse_attention(
         IndexError: a slot, position, sequence, entry or block outside its array, or a position that the ring does not
             hold any more (before ``split - cells``); nothing is computed then.
     """
+    try:
+        out: Tensor = kernel("attention", "sparse_attention", q)(q, window, entries, sink, scale)
+    except Exception:
+        _check_sparse(q, window, entries, sink)
+        raise
+    return out
+
+
+def _check_sparse(q: Tensor, window: WindowKeys, entries: EntryKeys | None, sink: Tensor) -> None:
+    """Say which argument is refused. The kernels refuse it anyway; before each call this would take a twentieth of it."""
     check_dtype("q", q, *ACTIVATIONS)
     check_shape("q", q, None, None, None)
     check_dtype("sink", sink, torch.float32)
@@ -106,7 +116,6 @@ def sparse_attention(
         check_kind("entries", entries, EntryKeys)
         check_kind("entries.entry", entries.entry, EntryFormat)
         check_tensors("entries", entries, "pages", "block_table", "sequence", "selected")
-    return cast(Tensor, kernel("attention", "sparse_attention", q)(q, window, entries, sink, scale))
 
 
 def gathered_attention(q: Tensor, keys: Tensor, index: Tensor, sink: Tensor, scale: float) -> Tensor:
