@@ -24,6 +24,7 @@ using attention_simd::kTile;
 using attention_simd::Loops;
 using attention_simd::Word;
 
+constexpr int64_t kAhead = 12;         // columns that are asked for before they are decoded
 constexpr int64_t kTypicalKeys = 128;  // of a row, when its work is weighed
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -35,16 +36,13 @@ struct RowKeys {
 
   RecordFormat format(int64_t i) const { return i < first_entry ? window : entry; }
 
-  // Asks for the records of some columns, which will be decoded soon: entries lie anywhere in memory.
-  // Inlined, because gcc leaves out calls of a function that does nothing else.
-  [[gnu::always_inline]] void prefetch(int64_t begin, int64_t end, int64_t dim) const {
-    end = std::min(end, static_cast<int64_t>(column.size()));
-    for (int64_t i = begin; i < end; ++i) {
-      if (column[i] == nullptr) continue;
-      const int64_t bytes = value_bytes(format(i), dim) + scale_bytes(format(i), dim);
-      for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(column[i] + b);
-      __builtin_prefetch(column[i] + bytes - 1);
-    }
+  // Asks for the record of a column, which will be decoded soon: entries lie anywhere in memory. Inlined,
+  // because gcc leaves out calls of a function that does nothing else.
+  [[gnu::always_inline]] void prefetch(int64_t i, int64_t dim) const {
+    if (i >= static_cast<int64_t>(column.size()) || column[i] == nullptr) return;
+    const int64_t bytes = value_bytes(format(i), dim) + scale_bytes(format(i), dim);
+    for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(column[i] + b);
+    __builtin_prefetch(column[i] + bytes - 1);
   }
 };
 
@@ -76,6 +74,7 @@ class RowSoftmax {
  public:
   void run(const T* q, int64_t heads, int64_t dim, const RowKeys& keys, const float* sink, float scale,
            T* out) {
+    for (int64_t i = 0; i < kAhead; ++i) keys.prefetch(i, dim);
     start(q, heads, dim);
     const int64_t columns = static_cast<int64_t>(keys.column.size());
     bool any = false;
@@ -83,7 +82,7 @@ class RowSoftmax {
       const int64_t count = load(keys, begin, std::min(begin + kPiece, columns));
       if (count == 0) continue;
       any = true;
-      visit(count, scale, keys, begin + kPiece);
+      visit(count, scale);
     }
     if (any) {
       loops_->finish(sum_, maximum_, denominator_, sink, heads_, dim_, out);
@@ -123,6 +122,7 @@ class RowSoftmax {
     const int64_t stride = tiles_ * kTile;
     int64_t count = 0;
     for (int64_t i = begin; i < end; ++i) {
+      keys.prefetch(i + kAhead, dim_);
       if (keys.column[i] == nullptr) continue;
       T* key = keys_ + count++ * stride;
       decode_key(keys.format(i), keys.column[i], dim_, key);
@@ -139,8 +139,7 @@ class RowSoftmax {
     loops_->values(keys_ + key * stride, stride, tiles_, values_ + key / kPerWord<T> * kTile);
   }
 
-  // Meanwhile the records of the columns `next`.. are on their way, a few at a time.
-  void visit(int64_t count, float scale, const RowKeys& keys, int64_t next) {
+  void visit(int64_t count, float scale) {
     const int64_t stride = tiles_ * kTile, padded = ceil_div(count, kKeys) * kKeys;
     const auto* words = reinterpret_cast<const Word<T>*>(keys_);
     for (int64_t h = 0; h < lanes_; h += kHeads) {
@@ -148,7 +147,6 @@ class RowSoftmax {
     }
     loops_->fold(logits_, lanes_, count, maximum_, denominator_, rescale_, weights_);
     for (int64_t t = 0; t < tiles_; ++t) {
-      keys.prefetch(next + t * kPiece / tiles_, next + (t + 1) * kPiece / tiles_, dim_);
       loops_->accumulate(weights_, lanes_, heads_, values_ + t * (kPiece / kPerWord<T> * kTile),
                          ceil_div(count, kPerWord<T>), rescale_, sum_ + t * heads_ * kTile);
     }
