@@ -7,7 +7,7 @@ import torch
 from di_kernels import instruction_sets
 from di_kernels.ops.linear import LinearWeight, WeightFormat, linear
 from di_kernels.ops.moe import ExpertWeights, experts
-from di_kernels.packing import pack
+from di_kernels.packing import pack, pack_experts
 from di_kernels.testing import (
     Hostile,
     assert_same_bits,
@@ -107,7 +107,7 @@ def test_experts_of_one_and_two_rows(form: WeightFormat) -> None:
     w1, w3, w2 = matrices(96, 544, 0), matrices(96, 544, 4), matrices(544, 96, 8)
     x = hostile(Hostile.NORMAL, 3, 544, dtype=torch.bfloat16) / 64
     ids = torch.tensor([[0, 1, 2], [1, 3, 0], [0, -1, 3]], dtype=torch.int32)
-    packed = ExpertWeights(*(tuple(map(pack, part)) for part in (w1, w3, w2)))
+    packed = pack_experts(ExpertWeights(tuple(w1), tuple(w3), tuple(w2)))
     expected = experts(x, ids, None, packed, 10.0, quantize_input=True)
     w3[3] = pack(w3[3])
     bank = ExpertWeights(tuple(w1), tuple(w3), tuple(w2))
