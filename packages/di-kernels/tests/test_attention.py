@@ -281,6 +281,26 @@ def test_every_instruction_set_gives_the_same_bits(
         assert_same_bits(case.row(row).run(), first[row : row + 1])
 
 
+@pytest.mark.parametrize("per_block", [1, 3, 12, 96])
+@NUMERICS
+def test_entries_are_found_in_pages_of_any_size(device: str, per_block: int, numerics: Numerics) -> None:
+    """Of a power of two entries or not; the entries 0..95 lie in another order of pages."""
+    case = wide_case(numerics, 5, 64, 2)
+    assert case.entries is not None
+    selected = case.entries.selected.remainder(96).sort(1).values
+    places = torch.arange(96)
+    found = case.entries.pages[case.entries.block_table[0][places // 32].long(), places % 32]
+    blocks = 96 // per_block
+    order = torch.randperm(blocks, generator=torch.Generator().manual_seed(7))
+    pages = torch.empty(blocks, per_block, found.shape[1], dtype=found.dtype)
+    pages[order] = found.view(blocks, per_block, -1)
+    first = dataclasses.replace(case, entries=dataclasses.replace(case.entries, selected=selected))
+    moved_entries = dataclasses.replace(
+        case.entries, pages=pages, block_table=order.int()[None], selected=selected
+    )
+    assert_same_bits(dataclasses.replace(case, entries=moved_entries).run(), first.run())
+
+
 @pytest.mark.parametrize("kind", list(Hostile))
 @NUMERICS
 def test_hostile_values_give_the_same_values_on_every_instruction_set(

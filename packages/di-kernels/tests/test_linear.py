@@ -173,6 +173,16 @@ def test_groups_need_not_end_at_scale_blocks() -> None:
     assert_same_bits(grouped_linear(x, weight, 4), expected)
 
 
+@pytest.mark.parametrize("size", [1, 5, 15, 16, 17, 31, 32, 33, 48])
+def test_groups_begin_and_end_anywhere(size: int) -> None:
+    weight = random_weight(WeightFormat.BFLOAT16, 3 * size, 64)
+    x = hostile(Hostile.NORMAL, 2, 3, 64, dtype=torch.bfloat16)
+    parts = [linear(x[:, g], weight.rows(size * g, size * (g + 1))) for g in range(3)]
+    for count in (1, 2):
+        with threads(count):
+            assert_same_bits(grouped_linear(x, weight, 3), torch.cat(parts, dim=1))
+
+
 def test_bad_arguments_are_refused() -> None:
     weight = random_weight(WeightFormat.FP8, 32, 64)
     with pytest.raises(ValueError, match="x has shape"):

@@ -98,6 +98,21 @@ def test_a_product_has_one_value(
                     assert_same_bits(got, expected[:rows])
 
 
+@pytest.mark.parametrize("form", FORMATS)
+def test_one_row_has_one_value_however_many_blocks_there_are(form: WeightFormat) -> None:
+    """Blocks are added a few side by side; the last ones may be fewer."""
+    for blocks in range(1, 10):
+        weight = random_weight(form, 96, 32 * blocks, seed=blocks)
+        packed = pack(weight)
+        x = hostile(Hostile.OUTLIERS, 3, 32 * blocks, dtype=torch.bfloat16, seed=blocks)
+        expected = linear(x, weight, quantize_input=True, out_dtype=torch.float32)
+        for name in SETS:
+            for count in (1, 2):
+                with instructions(name), threads(count):
+                    got = linear(x[1:2], packed, quantize_input=True, out_dtype=torch.float32)
+                    assert_same_bits(got, expected[1:2])
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("kind", list(Hostile))
 @pytest.mark.parametrize("form", FORMATS)

@@ -1,6 +1,7 @@
 #include "cpu/attention.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <type_traits>
 #include <vector>
@@ -210,13 +211,26 @@ void check_window(const WindowKeys& window, int64_t rows) {
   }
 }
 
-// Entries are int32, and so is a division that costs a third of one of int64.
-int64_t page_of(const EntryKeys& entries, int32_t entry) {
-  const auto per_block = static_cast<uint32_t>(std::min<int64_t>(entries.pages.inner, INT32_MAX));
-  return static_cast<uint32_t>(entry) / per_block;
-}
+// Where entries lie in pages of `inner` ones; a division would cost more than the rest of a look-up, one of
+// int64 three times as much.
+class Paging {
+ public:
+  explicit Paging(int64_t inner)
+      : inner_(static_cast<uint32_t>(std::min<int64_t>(inner, INT32_MAX))),
+        shift_(std::has_single_bit(inner_) ? std::countr_zero(inner_) : -1) {}
+
+  int64_t page(int32_t entry) const {
+    const auto e = static_cast<uint32_t>(entry);
+    return shift_ >= 0 ? e >> shift_ : e / inner_;
+  }
+
+ private:
+  uint32_t inner_;
+  int shift_;
+};
 
 void check_entries(const EntryKeys& entries, const WindowKeys& window, int64_t rows) {
+  const Paging paging(entries.pages.inner);
   parallel_for(rows, kPerElement * entries.count, [&](int64_t first, int64_t last) {
     for (int64_t r = first; r < last; ++r) {
       const int64_t window_keys = std::max<int64_t>(int64_t{window.end[r]} - window.begin[r], 0);
@@ -227,7 +241,7 @@ void check_entries(const EntryKeys& entries, const WindowKeys& window, int64_t r
         require_range("selected entry", r, entry, 0, entries.table_width * entries.pages.inner);
         require_range("sequence", r, entries.sequence[r], 0, entries.sequences);
         const int32_t block =
-            entries.block_table[entries.sequence[r] * entries.table_width + page_of(entries, entry)];
+            entries.block_table[entries.sequence[r] * entries.table_width + paging.page(entry)];
         require_range("block of a selected entry", r, block, 0, entries.pages.outer);
       }
     }
@@ -250,6 +264,7 @@ int64_t entry_column(int64_t window_keys, int64_t width) {
 
 void collect_entries(const EntryKeys& entries, int64_t row, RowKeys& keys) {
   const int64_t per_block = entries.pages.inner;
+  const Paging paging(per_block);
   const int32_t* const selected = entries.selected + row * entries.count;
   const int32_t* const table = entries.block_table + entries.sequence[row] * entries.table_width;
   for (int64_t i = 0; i < entries.count; ++i) {
@@ -258,7 +273,7 @@ void collect_entries(const EntryKeys& entries, int64_t row, RowKeys& keys) {
       keys.column.push_back(nullptr);
       continue;
     }
-    const int64_t page = page_of(entries, entry);
+    const int64_t page = paging.page(entry);
     keys.column.push_back(entries.pages.at(table[page], entry - page * per_block));
   }
 }

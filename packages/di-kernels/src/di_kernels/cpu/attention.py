@@ -13,9 +13,10 @@ def sparse_attention(
     q: Tensor, window: WindowKeys, entries: EntryKeys | None, sink: Tensor, scale: float
 ) -> Tensor:
     """See :func:`di_kernels.ops.attention.sparse_attention`."""
-    out = torch.empty(q.shape, dtype=q.dtype)
+    q = q.contiguous()
+    out = torch.empty_like(q)
     _native.sparse_attention(
-        q.contiguous(),
+        q,
         _window(window),
         None if entries is None else _entries(entries),
         sink.contiguous(),
@@ -27,10 +28,11 @@ def sparse_attention(
 
 def gathered_attention(q: Tensor, keys: Tensor, index: Tensor, sink: Tensor, scale: float) -> Tensor:
     """See :func:`di_kernels.ops.attention.gathered_attention`."""
-    out = torch.empty(q.shape, dtype=q.dtype)
+    q = q.contiguous()
+    out = torch.empty_like(q)
     if keys.stride(1) != 1:
         keys = keys.contiguous()
-    _native.gathered_attention(q.contiguous(), keys, index.contiguous(), sink.contiguous(), scale, out)
+    _native.gathered_attention(q, keys, index.contiguous(), sink.contiguous(), scale, out)
     return out
 
 

@@ -104,7 +104,7 @@ def sparse_attention(
 
 
 def _check_sparse(q: Tensor, window: WindowKeys, entries: EntryKeys | None, sink: Tensor) -> None:
-    """Say which argument is refused. The kernels refuse it anyway; before each call this would take a twentieth of it."""
+    """Say which argument is refused. The kernels refuse it anyway; before each call this would take a twentieth."""
     check_dtype("q", q, *ACTIVATIONS)
     check_shape("q", q, None, None, None)
     check_dtype("sink", sink, torch.float32)
