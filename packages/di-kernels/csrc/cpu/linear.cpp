@@ -14,34 +14,46 @@ namespace di {
 namespace {
 
 using linear_simd::Codes;
-using linear_simd::Decoded;
 using linear_simd::kTileGroups;
 using stored_linear_simd::kLaneBlocks;
 
 constexpr int64_t kRowBlock = 512;          // input rows that are held in blocks at once
 constexpr int64_t kStoredBytes = 16 << 10;  // of a weight as stored, packed at once: stays in the first cache
-constexpr int64_t kDecodedBytes = 4 << 10;  // of one group, decoded at once
 constexpr int64_t kScatteredRows = 16;      // put into blocks side by side
 
-// What multiply() packs and decodes; a thread uses the same memory again and again.
+// What multiply() packs; a thread uses the same memory again and again.
 struct Scratch {
   alignas(64) uint8_t codes[kTileGroups][kStoredBytes];
   alignas(64) uint8_t scales[kTileGroups][kStoredBytes / 16];  // of MXFP4
-  alignas(64) uint8_t values[kTileGroups][kDecodedBytes];
-  alignas(64) float factors[kTileGroups][kDecodedBytes / 64];
 };
 thread_local Scratch scratch;
 
-// Blocks of a group in the packed layout: where they lie, or packed into the scratch of place `slot`.
-Codes packed_codes(const Weight& weight, int64_t group, int64_t begin, int64_t count, int64_t slot) {
-  const int64_t bytes = block_bytes(weight.format), scales = block_scales(weight.format);
-  if (weight.packed) {
-    const uint8_t* base = weight.data + group * group_bytes(weight.format, weight.k);
-    const uint8_t* codes = base + scale_bytes(weight.format, weight.k) + begin * bytes;
-    return {codes, base + begin * scales, codes + count * bytes};
-  }
-  pack_blocks(weight, group, begin, count, scratch.codes[slot], scratch.scales[slot]);
-  return {scratch.codes[slot], scratch.scales[slot], scratch.codes[slot]};
+// How far what is asked for is in front. The cheaper the bytes are to compute with, the more of them are
+// asked for at once.
+constexpr int64_t ahead(WeightFormat format) { return format == WeightFormat::mxfp4 ? 12288 : 8192; }
+
+// How far behind a group the next one lies that the thread multiplies in its place.
+int64_t groups_apart(const WeightGroup* tile, int64_t groups) {
+  return groups == 2 && tile[0].weight == tile[1].weight ? 2 : 1;
+}
+
+// A group of a packed weight.
+Codes packed_group(const WeightGroup& at, int64_t apart) {
+  const Weight& weight = *at.weight;
+  const int64_t bytes = group_bytes(weight.format, weight.k);
+  const uint8_t* base = weight.data + at.group * bytes;
+  return {base + scale_bytes(weight.format, weight.k), base, base + apart * bytes, ahead(weight.format)};
+}
+
+// Blocks of a group as stored, packed into the scratch of place `slot`. What is asked for meanwhile is their
+// share of the groups that come next, in the order in which these lie in memory: 16 rows that are read side
+// by side would reach memory as 16 slow streams.
+Codes packed_blocks(const WeightGroup& at, int64_t apart, int64_t begin, int64_t count, int64_t slot) {
+  const Weight& weight = *at.weight;
+  const int64_t bytes = block_bytes(weight.format), row = (at.group + apart) * kGroupRows;
+  pack_blocks(weight, at.group, begin, count, scratch.codes[slot], scratch.scales[slot]);
+  return {scratch.codes[slot], scratch.scales[slot], weight.data + row * weight.row_bytes + begin * bytes,
+          count * bytes};
 }
 
 // The scale bytes of a group of MXFP4 as stored.
@@ -73,7 +85,7 @@ void multiply_in_place(const WeightGroup& at, const WeightGroup& next, int64_t b
     stored_linear_simd::active().add(weight.format, rows, blocks, x.lanes, x.rows, totals);
   } else {
     for (int64_t i = 0; i < ask.count; i += 64) __builtin_prefetch(ask.first + i);
-    const Codes codes{codes_of(at), scales, codes_of(next)};
+    const Codes codes{codes_of(at), scales, codes_of(next), 0};
     linear_simd::active().few_stored(weight.format, codes, weight.row_bytes, blocks,
                                      static_cast<const uint16_t*>(x.data), x.rows, x.rows, totals);
   }
@@ -89,80 +101,44 @@ void multiply_few_stored(const WeightGroup& at, const WeightGroup& next, const B
   const int64_t step = kStoredBytes / block_bytes(weight.format);
   for (int64_t b = whole; b < blocks; b += step) {
     const int64_t count = std::min(step, blocks - b);
-    const Codes codes = packed_codes(weight, at.group, b, count, 0);
+    const Codes codes = packed_blocks(at, 1, b, count, 0);
     const auto* rows = static_cast<const uint16_t*>(x.data) + b * x.rows * kBlock;
-    linear_simd::active().few(weight.format, &codes, 1, count, rows, x.rows, x.rows, totals);
+    linear_simd::active().narrow(weight.format, &codes, 1, count, rows, x.rows, x.rows, totals);
   }
 }
 
-// How far behind a group the next one lies that the thread multiplies in its place.
-int64_t groups_apart(const WeightGroup* tile, int64_t groups) {
-  return groups == 2 && tile[0].weight == tile[1].weight ? 2 : 1;
-}
-
-void multiply_few(const WeightGroup* tile, int64_t groups, const BlockedRows& x, float* totals) {
-  const Weight& weight = *tile[0].weight;
-  const int64_t blocks = blocks_of(weight.k), stride = x.rows * kGroupRows;
-  if (!weight.packed) {
-    const WeightGroup behind{&weight, tile[0].group + groups_apart(tile, groups)};
-    for (int64_t g = 0; g < groups; ++g) {
-      multiply_few_stored(tile[g], g + 1 < groups ? tile[g + 1] : behind, x, totals + g * stride);
-    }
-    return;
-  }
-  const int64_t step = groups_apart(tile, groups) * group_bytes(weight.format, weight.k);
-  Codes codes[kTileGroups];
+void multiply_few_stored(const WeightGroup* tile, int64_t groups, const BlockedRows& x, float* totals) {
+  const WeightGroup behind{tile[0].weight, tile[0].group + groups_apart(tile, groups)};
   for (int64_t g = 0; g < groups; ++g) {
-    codes[g] = packed_codes(*tile[g].weight, tile[g].group, 0, blocks, g);
-    codes[g].next = codes[g].scales + step;
+    multiply_few_stored(tile[g], g + 1 < groups ? tile[g + 1] : behind, x, totals + g * x.rows * kGroupRows);
   }
-  linear_simd::active().few(weight.format, codes, groups, blocks, static_cast<const uint16_t*>(x.data),
-                            x.rows, x.rows, totals);
 }
 
-// What is read after blocks begin..begin+count-1: of a packed weight its next blocks, of one as stored their
-// share of the groups that come next, in the order in which these lie in memory, for 16 rows that are read
-// side by side would reach memory as 16 slow streams.
-void look_ahead(const WeightGroup& at, int64_t step, int64_t begin, int64_t count, Decoded* tile) {
-  const Weight& weight = *at.weight;
-  if (weight.packed) {
-    tile->next = packed_codes(weight, at.group, begin, count, 0).next;
-    tile->next_bytes = count * block_bytes(weight.format);
+// Blocks begin.. of all groups of a tile.
+void multiply_packed(WeightFormat format, const Codes* codes, int64_t groups, int64_t begin, int64_t count,
+                     const BlockedRows& x, float* totals) {
+  const auto& simd = linear_simd::active();
+  const int64_t offset = begin * x.rows * kBlock;
+  if (x.wide) {
+    const auto* rows = static_cast<const float*>(x.data) + offset;
+    simd.wide(format, codes, groups, count, rows, x.rows, x.rows, totals);
   } else {
-    const int64_t row_block = words_of_block(weight.format) * 4, row = (at.group + step) * kGroupRows;
-    tile->next = weight.data + row * weight.row_bytes + begin * row_block * kGroupRows;
-    tile->next_bytes = row < weight.n ? count * row_block * kGroupRows : 0;
+    const auto* rows = static_cast<const uint16_t*>(x.data) + offset;
+    simd.narrow(format, codes, groups, count, rows, x.rows, x.rows, totals);
   }
 }
 
-// Decoded values are where the codes are when the format needs no decoding.
-Decoded decoded(const Weight& weight, const Codes& w, int64_t count, bool wide, int64_t slot) {
-  const bool plain = weight.format == (wide ? WeightFormat::float32 : WeightFormat::bfloat16);
-  if (plain) return {w.codes, nullptr, nullptr, 0};
-  const auto& simd = linear_simd::active();
-  (wide ? simd.decode_wide : simd.decode_narrow)(weight.format, w.codes, w.scales, count,
-                                                 scratch.values[slot], scratch.factors[slot]);
-  return {scratch.values[slot], scratch.factors[slot], nullptr, 0};
-}
-
-void multiply_many(const WeightGroup* tile, int64_t groups, const BlockedRows& x, float* totals) {
-  const auto& simd = linear_simd::active();
-  const int64_t blocks = blocks_of(tile[0].weight->k);
-  const int64_t step = kDecodedBytes / (kBlock * kGroupRows * (x.wide ? 4 : 2));
+void multiply(const WeightGroup* tile, int64_t groups, const BlockedRows& x, float* totals, bool packed) {
+  const WeightFormat format = tile[0].weight->format;
+  const int64_t blocks = blocks_of(tile[0].weight->k), apart = groups_apart(tile, groups);
+  const int64_t step = packed ? blocks : kStoredBytes / block_bytes(format);
   for (int64_t b = 0; b < blocks; b += step) {
     const int64_t count = std::min(step, blocks - b);
-    Decoded w[kTileGroups];
+    Codes codes[kTileGroups];
     for (int64_t g = 0; g < groups; ++g) {
-      const Weight& weight = *tile[g].weight;
-      w[g] = decoded(weight, packed_codes(weight, tile[g].group, b, count, g), count, x.wide, g);
-      look_ahead(tile[g], groups_apart(tile, groups), b, count, &w[g]);
+      codes[g] = packed ? packed_group(tile[g], apart) : packed_blocks(tile[g], apart, b, count, g);
     }
-    const int64_t offset = b * x.rows * kBlock;
-    if (x.wide) {
-      simd.wide(w, groups, count, static_cast<const float*>(x.data) + offset, x.rows, x.rows, totals);
-    } else {
-      simd.narrow(w, groups, count, static_cast<const uint16_t*>(x.data) + offset, x.rows, x.rows, totals);
-    }
+    multiply_packed(format, codes, groups, b, count, x, totals);
   }
 }
 
@@ -175,12 +151,12 @@ void multiply(const WeightGroup* tile, int64_t groups, const BlockedRows& x, flo
     return multiply(tile + 1, 1, x, totals + x.rows * kGroupRows);
   }
   std::fill_n(totals, groups * x.rows * kGroupRows, 0.0f);
-  if (x.wide) return multiply_many(tile, groups, x, totals);
+  if (x.wide) return multiply(tile, groups, x, totals, first.packed);
   const FlushedSubnormals flushed;
-  const auto& simd = linear_simd::active();
-  const bool few =
-      first.packed ? x.rows <= simd.few_rows : x.lanes != nullptr || x.rows <= simd.few_stored_rows;
-  (few ? multiply_few : multiply_many)(tile, groups, x, totals);
+  if (!first.packed && (x.lanes != nullptr || x.rows <= linear_simd::active().few_stored_rows)) {
+    return multiply_few_stored(tile, groups, x, totals);
+  }
+  multiply(tile, groups, x, totals, first.packed);
 }
 
 void store_totals(const float* totals, int64_t rows, int64_t count, bf16* y, int64_t y_stride) {

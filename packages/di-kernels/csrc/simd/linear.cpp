@@ -2,6 +2,7 @@
 
 #include "simd/decode.hpp"
 #include "simd/simd.hpp"
+#include "simd/staged_rows.hpp"
 
 namespace di::linear_simd::DI_ISA {
 namespace {
@@ -15,23 +16,14 @@ constexpr int kFewRows = 16, kFewStoredRows = 8, kNarrowRows = 8, kWideRows = 12
 constexpr int kFewRows = 2, kFewStoredRows = 0, kNarrowRows = 3, kWideRows = 3, kGroups = 1;
 #endif
 
-// Rows of a packed weight that meet two groups together, which share the loads of the inputs; a single row
-// waits for memory, which gives one stream sooner than two. Up to kSideRows rows of MXFP4, whose sums the
-// decoding would wait for, take two blocks side by side.
+// Up to kFewRows rows a group is decoded in registers. Up to kPairRows of them meet two groups of a packed
+// weight together, which share the loads of the inputs; a single row waits for memory, which gives one stream
+// sooner than two. Up to kSideRows rows of MXFP4, whose sums the decoding would wait for, take two blocks
+// side by side.
 constexpr int kPairRows = 8, kSideRows = 4;
 
-// How far the prefetch is in front of a stream of weights. The cheaper the bytes are to compute with, the
-// more of them are asked for at once. They are asked for as read once (not to be kept): a step reads more
-// weights than the caches hold, and what the host needs between two steps would have to come from memory
-// again.
-constexpr int64_t ahead(WeightFormat format) { return format == WeightFormat::mxfp4 ? 12288 : 8192; }
+// How far one row is in front of itself with what it asks for.
 constexpr int64_t kAheadOfRow = 12288;
-
-DI_INLINE u32x16 splat_pair(const uint16_t* p) {
-  uint32_t pair;
-  std::memcpy(&pair, p, sizeof pair);
-  return u32x16{} + pair;
-}
 
 // Keeps what was loaded in a register: gcc would fold the load into each use of it.
 DI_INLINE void keep([[maybe_unused]] u32x16& v) {
@@ -47,7 +39,9 @@ DI_INLINE u32x16 load_once(const uint8_t* p) {
 }
 
 // Where the blocks of a group come from: `pairs` decodes kWords words of every row, `asked` tells where what
-// is asked for meanwhile lies.
+// is asked for meanwhile lies. A packed weight is asked for as read once (not to be kept): a step of few rows
+// reads more weights than the caches hold, and what the host needs between two steps would have to come from
+// memory again.
 template <WeightFormat F>
 struct PackedGroup {
   static constexpr bool kStream = true;
@@ -58,7 +52,7 @@ struct PackedGroup {
 
 template <WeightFormat F>
 DI_INLINE const uint8_t* asked(const PackedGroup<F>& group, int64_t block, int64_t blocks) {
-  const int64_t offset = block * block_bytes(F) + ahead(F), end = blocks * block_bytes(F);
+  const int64_t offset = block * block_bytes(F) + group.at.ahead, end = blocks * block_bytes(F);
   return offset < end ? group.at.codes + offset : group.at.next + (offset - end);
 }
 
@@ -224,24 +218,44 @@ DI_INLINE void few_of(const Group* groups, int64_t count, int64_t blocks, const 
 }
 
 template <WeightFormat F>
-void few_packed(const Codes* groups, int64_t count, int64_t blocks, const uint16_t* x, int64_t x_rows,
-                int64_t rows, float* totals) {
+void narrow_of(const Codes* groups, int64_t count, int64_t blocks, const uint16_t* x, int64_t x_rows,
+               int64_t rows, float* totals) {
+  if (rows > kFewRows) {
+    return many_rows<F, kNarrowRows, kGroups>(groups, count, blocks, x, x_rows, rows, totals);
+  }
   PackedGroup<F> packed[kTileGroups];
   for (int64_t g = 0; g < count; ++g) packed[g].at = groups[g];
   few_of<F, kFewRows>(packed, count, blocks, x, x_rows, rows, totals);
 }
 
-void few(WeightFormat format, const Codes* groups, int64_t count, int64_t blocks, const uint16_t* x,
-         int64_t x_rows, int64_t rows, float* totals) {
+void narrow(WeightFormat format, const Codes* groups, int64_t count, int64_t blocks, const uint16_t* x,
+            int64_t x_rows, int64_t rows, float* totals) {
   switch (format) {
     case WeightFormat::bfloat16:
-      return few_packed<WeightFormat::bfloat16>(groups, count, blocks, x, x_rows, rows, totals);
+      return narrow_of<WeightFormat::bfloat16>(groups, count, blocks, x, x_rows, rows, totals);
     case WeightFormat::fp8:
-      return few_packed<WeightFormat::fp8>(groups, count, blocks, x, x_rows, rows, totals);
+      return narrow_of<WeightFormat::fp8>(groups, count, blocks, x, x_rows, rows, totals);
     case WeightFormat::mxfp4:
-      return few_packed<WeightFormat::mxfp4>(groups, count, blocks, x, x_rows, rows, totals);
+      return narrow_of<WeightFormat::mxfp4>(groups, count, blocks, x, x_rows, rows, totals);
     case WeightFormat::float32:
       return;  // has no bfloat16 product
+  }
+}
+
+void wide(WeightFormat format, const Codes* groups, int64_t count, int64_t blocks, const float* x,
+          int64_t x_rows, int64_t rows, float* totals) {
+  const auto run = [&]<WeightFormat F>() {
+    many_rows<F, kWideRows, kGroups>(groups, count, blocks, x, x_rows, rows, totals);
+  };
+  switch (format) {
+    case WeightFormat::float32:
+      return run.template operator()<WeightFormat::float32>();
+    case WeightFormat::bfloat16:
+      return run.template operator()<WeightFormat::bfloat16>();
+    case WeightFormat::fp8:
+      return run.template operator()<WeightFormat::fp8>();
+    case WeightFormat::mxfp4:
+      return run.template operator()<WeightFormat::mxfp4>();
   }
 }
 
@@ -264,148 +278,6 @@ void few_stored(WeightFormat format, const Codes& group, int64_t row_bytes, int6
     case WeightFormat::float32:
       return;
   }
-}
-
-template <WeightFormat F, bool kWide>
-void decode_blocks(const uint8_t* codes, const uint8_t* scales, int64_t blocks, void* values, float* scale) {
-  auto* out = static_cast<uint8_t*>(values);
-  constexpr int kPairs = pairs_of_word(F);
-  const int64_t words = blocks * words_of_block(F);
-  for (int64_t w = 0; w < words; ++w) {
-    u32x16 pair[kPairs];
-    decode_words<F>(load<u32x16>(codes + 64 * w), pair);
-#pragma GCC unroll 4
-    for (int p = 0; p < kPairs; ++p) {
-      if constexpr (kWide) {
-        store(out, pair[p] << 16);
-        store(out + 64, pair[p] & 0xffff0000u);
-        out += 128;
-      } else {
-        store(out, pair[p]);
-        out += 64;
-      }
-    }
-  }
-  for (int64_t b = 0; b < blocks; ++b) store(scale + 16 * b, decode_scales<F>(scales, b, !kWide));
-}
-
-template <bool kWide>
-void decode(WeightFormat format, const uint8_t* codes, const uint8_t* scales, int64_t blocks, void* values,
-            float* scale) {
-  switch (format) {
-    case WeightFormat::bfloat16:
-      return decode_blocks<WeightFormat::bfloat16, kWide>(codes, scales, blocks, values, scale);
-    case WeightFormat::fp8:
-      return decode_blocks<WeightFormat::fp8, kWide>(codes, scales, blocks, values, scale);
-    case WeightFormat::mxfp4:
-      return decode_blocks<WeightFormat::mxfp4, kWide>(codes, scales, blocks, values, scale);
-    case WeightFormat::float32:
-      return;  // is decoded already
-  }
-}
-
-// One block of MR rows and NV groups.
-template <int MR, int NV>
-DI_INLINE void block_sums(const uint8_t* const (&w)[NV], const uint16_t* x, f32x16 (&sum)[MR][NV]) {
-#pragma GCC unroll 16
-  for (int p = 0; p < 16; ++p) {
-    u32x16 pair[NV];
-#pragma GCC unroll 2
-    for (int v = 0; v < NV; ++v) pair[v] = load<u32x16>(w[v] + 64 * p);
-    // A row of the next tile: it lies in the second or third cache.
-    if (p < MR) __builtin_prefetch(x + 32 * (MR + p));
-#pragma GCC unroll 12
-    for (int m = 0; m < MR; ++m) {
-      const u32x16 a = splat_pair(x + 32 * m + 2 * p);
-#pragma GCC unroll 2
-      for (int v = 0; v < NV; ++v) sum[m][v] = dot_bf16(sum[m][v], pair[v], a);
-    }
-  }
-}
-
-template <int MR, int NV>
-DI_INLINE void block_sums(const uint8_t* const (&w)[NV], const float* x, f32x16 (&sum)[MR][NV]) {
-#pragma GCC unroll 8
-  for (int k = 0; k < 32; ++k) {
-    f32x16 value[NV];
-#pragma GCC unroll 2
-    for (int v = 0; v < NV; ++v) value[v] = load<f32x16>(w[v] + 64 * k);
-    if (k < 2 * MR) __builtin_prefetch(x + 32 * MR + 16 * k);
-#pragma GCC unroll 12
-    for (int m = 0; m < MR; ++m) {
-      const f32x16 a = splat(x[32 * m + k]);
-#pragma GCC unroll 2
-      for (int v = 0; v < NV; ++v) sum[m][v] = fma(value[v], a, sum[m][v]);
-    }
-  }
-}
-
-// MR rows times NV groups: block sums in registers, totals in memory that stays in the first cache.
-template <class T, int MR, int NV>
-void tile(const Decoded* decoded, int64_t blocks, const T* x, int64_t x_rows, float* totals, int64_t stride) {
-  constexpr int64_t kBytes = 64 * (sizeof(T) == 2 ? 16 : 32);
-  for (int64_t b = 0; b < blocks; ++b) {
-    const uint8_t* w[NV];
-    for (int v = 0; v < NV; ++v) w[v] = static_cast<const uint8_t*>(decoded[v].values) + b * kBytes;
-    f32x16 sum[MR][NV] = {};
-    block_sums<MR, NV>(w, x + 32 * x_rows * b, sum);
-#pragma GCC unroll 2
-    for (int v = 0; v < NV; ++v) {
-      const float* scales = decoded[v].scale;
-      const f32x16 scale = scales == nullptr ? splat(1.0f) : load<f32x16>(scales + 16 * b);
-#pragma GCC unroll 12
-      for (int m = 0; m < MR; ++m) {
-        float* total = totals + 16 * m + stride * v;
-        store(total, fma(sum[m][v], scale, load<f32x16>(total)));
-      }
-    }
-  }
-}
-
-template <class T, int MR, int NV>
-DI_INLINE void tile_of(const Decoded* decoded, int64_t blocks, const T* x, int64_t x_rows, int64_t rows,
-                       float* totals, int64_t stride) {
-  if constexpr (MR > 0) {
-    if (rows == MR) return tile<T, MR, NV>(decoded, blocks, x, x_rows, totals, stride);
-    tile_of<T, MR - 1, NV>(decoded, blocks, x, x_rows, rows, totals, stride);
-  }
-}
-
-// Rows in tiles of nearly equal height, at most MR.
-template <class T, int MR>
-DI_INLINE void product(const Decoded* decoded, int64_t groups, int64_t blocks, const T* x, int64_t x_rows,
-                       int64_t rows, float* totals) {
-  const int64_t tiles = (rows + MR - 1) / MR, stride = 16 * rows;
-  for (int64_t t = 0; t < tiles; ++t) {
-    const int64_t begin = rows * t / tiles, count = rows * (t + 1) / tiles - begin;
-    const T* first = x + 32 * begin;
-    for (int64_t g = 0; g < groups; ++g) {
-      const int64_t bytes = decoded[g].next_bytes;
-      for (int64_t i = bytes * t / tiles; i < bytes * (t + 1) / tiles; i += 64) {
-        __builtin_prefetch(decoded[g].next + i, 0, 2);
-      }
-    }
-    for (int64_t g = 0; g < groups;) {
-      float* out = totals + 16 * begin + stride * g;
-      if (kGroups == 2 && g + 2 <= groups) {
-        tile_of<T, MR, kGroups>(decoded + g, blocks, first, x_rows, count, out, stride);
-        g += 2;
-      } else {
-        tile_of<T, MR, 1>(decoded + g, blocks, first, x_rows, count, out, stride);
-        g += 1;
-      }
-    }
-  }
-}
-
-void narrow(const Decoded* decoded, int64_t groups, int64_t blocks, const uint16_t* x, int64_t x_rows,
-            int64_t rows, float* totals) {
-  product<uint16_t, kNarrowRows>(decoded, groups, blocks, x, x_rows, rows, totals);
-}
-
-void wide(const Decoded* decoded, int64_t groups, int64_t blocks, const float* x, int64_t x_rows,
-          int64_t rows, float* totals) {
-  product<float, kWideRows>(decoded, groups, blocks, x, x_rows, rows, totals);
 }
 
 DI_INLINE f32x16 one_nan(f32x16 v) { return select(v == v, v, splat(__builtin_nanf(""))); }
@@ -434,14 +306,10 @@ void store_float(const float* totals, int64_t rows, int64_t count, float* y, int
 
 }  // namespace
 
-const Table table = {.few_rows = kFewRows,
-                     .few_stored_rows = kFewStoredRows,
-                     .few = few,
-                     .few_stored = few_stored,
-                     .decode_narrow = decode<false>,
-                     .decode_wide = decode<true>,
-                     .narrow = narrow,
+const Table table = {.narrow = narrow,
                      .wide = wide,
+                     .few_stored_rows = kFewStoredRows,
+                     .few_stored = few_stored,
                      .store_bf16 = store_bf16,
                      .store_float = store_float};
 
