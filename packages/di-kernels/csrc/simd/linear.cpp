@@ -181,7 +181,7 @@ DI_INLINE f32x16 add_row_blocks(const Codes& at, const uint8_t* ask, int64_t blo
 
 template <WeightFormat F>
 void one_row(const Codes& at, int64_t blocks, const uint16_t* x, int64_t x_rows, float* totals) {
-  constexpr int kSide = F == WeightFormat::fp8 ? 2 : 4;
+  constexpr int kSide = kWidth < 16 ? 1 : F == WeightFormat::fp8 ? 2 : 4;
   constexpr int64_t kStep = block_bytes(F) + block_scales(F);
   const int64_t end =
       at.codes - at.scales + blocks * block_bytes(F);  // of the stream, which begins with scales
