@@ -12,23 +12,14 @@ constexpr int pairs_of_word(WeightFormat format) {
   return format == WeightFormat::mxfp4 ? 4 : format == WeightFormat::fp8 ? 2 : 1;
 }
 
-// Half words, as many as a register holds: gcc 12 takes wider vectors apart where it compares them.
+// Half words, as many as a register holds: gcc 12 takes wider vectors apart where it compares them, and moves
+// them through memory where it shifts them.
 typedef uint16_t halves __attribute__((vector_size(4 * kWidth)));
 
 DI_INLINE halves select_halves(halves mask, halves a, halves b) { return (a & mask) | (b & ~mask); }
 
-template <class Decode>
-DI_INLINE u32x16 by_register(u32x16 words, const Decode& decode) {
-  halves part[16 / kWidth];
-  std::memcpy(part, &words, sizeof words);
-#pragma GCC unroll 4
-  for (halves& code : part) code = decode(code);
-  std::memcpy(&words, part, sizeof words);
-  return words;
-}
-
 // E2M1 codes in the low four bits of every half word.
-DI_INLINE u32x16 decode_e2m1(u32x16 words) {
+DI_INLINE vu decode_e2m1(vu words) {
 #if defined(DI_AVX512)
   // The sixteen values twice: the permutation reads five bits, the fifth is of the next code.
   const __m256i half =
@@ -36,29 +27,25 @@ DI_INLINE u32x16 decode_e2m1(u32x16 words) {
                         static_cast<short>(0xbf00), static_cast<short>(0xbf80), static_cast<short>(0xbfc0),
                         static_cast<short>(0xc000), static_cast<short>(0xc040), static_cast<short>(0xc080),
                         static_cast<short>(0xc0c0));
-  return (u32x16)_mm512_permutexvar_epi16((__m512i)words, _mm512_broadcast_i64x4(half));
+  return (vu)_mm512_permutexvar_epi16((__m512i)words, _mm512_broadcast_i64x4(half));
 #else
-  return by_register(words, [](halves code) __attribute__((always_inline)) {
-    const halves magnitude = code & 7, normal = (magnitude << 6) + (126 << 7);
-    const halves small = (halves)(magnitude == 1) & 0x3f00;  // 0.5 or 0
-    return select_halves((halves)(magnitude < 2), small, normal) | ((code & 8) << 12);
-  });
+  const halves code = (halves)words, magnitude = code & 7, normal = (magnitude << 6) + (126 << 7);
+  const halves small = (halves)(magnitude == 1) & 0x3f00;  // 0.5 or 0
+  return (vu)(select_halves((halves)(magnitude < 2), small, normal) | ((code & 8) << 12));
 #endif
 }
 
 // E4M3 codes in the low byte of every half word; 0x7f and 0xff are NaN. What the high bytes hold is dropped.
-DI_INLINE u32x16 decode_e4m3_halves(u32x16 words) {
-  return by_register(words, [](halves code) __attribute__((always_inline)) {
-    const halves magnitude = code & 0x7f;
-    halves value = (magnitude << 4) + (120 << 7);
-    // Subnormals, multiples of 2^-9: 4..7, 2..3, 1, 0.
-    halves small = ((magnitude - 4) << 5) + 0x3c00;
-    small = select_halves((halves)(magnitude < 4), ((magnitude - 2) << 6) + 0x3b80, small);
-    small = select_halves((halves)(magnitude < 2), magnitude * 0x3b00, small);
-    value = select_halves((halves)(magnitude < 8), small, value);
-    value = select_halves((halves)(magnitude == 0x7f), halves{} + 0x7fc0, value);
-    return value | ((code & 0x80) << 8);
-  });
+DI_INLINE vu decode_e4m3_halves(vu words) {
+  const halves code = (halves)words, magnitude = code & 0x7f;
+  halves value = (magnitude << 4) + (120 << 7);
+  // Subnormals, multiples of 2^-9: 4..7, 2..3, 1, 0.
+  halves small = ((magnitude - 4) << 5) + 0x3c00;
+  small = select_halves((halves)(magnitude < 4), ((magnitude - 2) << 6) + 0x3b80, small);
+  small = select_halves((halves)(magnitude < 2), magnitude * 0x3b00, small);
+  value = select_halves((halves)(magnitude < 8), small, value);
+  value = select_halves((halves)(magnitude == 0x7f), halves{} + 0x7fc0, value);
+  return (vu)(value | ((code & 0x80) << 8));
 }
 
 #if defined(DI_ISA_avx512bf16)
@@ -96,7 +83,7 @@ DI_INLINE void decode_e4m3(u32x16 words, u32x16* pair) {
   pair[1] = join(_mm512_srli_epi16((__m512i)low, 8), (__m512i)high);
 }
 #else
-DI_INLINE void decode_e4m3(u32x16 words, u32x16* pair) {
+DI_INLINE void decode_e4m3(vu words, vu* pair) {
   pair[0] = decode_e4m3_halves(words);
   pair[1] = decode_e4m3_halves(words >> 8);
 }
@@ -104,7 +91,7 @@ DI_INLINE void decode_e4m3(u32x16 words, u32x16* pair) {
 
 // A word of every row to its pairs in order, pairs_of_word(F) of them.
 template <WeightFormat F>
-DI_INLINE void decode_words(u32x16 words, u32x16* pair) {
+DI_INLINE void decode_words(vu words, vu* pair) {
   if constexpr (F == WeightFormat::mxfp4) {
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) pair[i] = decode_e2m1(words >> (4 * i));
@@ -114,6 +101,20 @@ DI_INLINE void decode_words(u32x16 words, u32x16* pair) {
     pair[0] = words;
   }
 }
+
+#if !defined(DI_AVX512)
+template <WeightFormat F>
+DI_INLINE void decode_words(u32x16 words, u32x16* pair) {
+  constexpr int kParts = 16 / kWidth, kPairs = pairs_of_word(F);
+  vu part[kParts], decoded[kPairs], all[kPairs][kParts];
+  std::memcpy(part, &words, sizeof words);
+  for (int i = 0; i < kParts; ++i) {
+    decode_words<F>(part[i], decoded);
+    for (int p = 0; p < kPairs; ++p) all[p][i] = decoded[p];
+  }
+  std::memcpy(pair, all, sizeof all);
+}
+#endif
 
 // The same for a word as the checkpoint stores it (stored_words.hpp).
 template <WeightFormat F>
@@ -133,26 +134,39 @@ DI_INLINE void decode_stored_words(u32x16 words, u32x16* pair) {
   decode_words<F>(split_halves<F>(words), pair);
 }
 
-// Scales of a block of 16 rows; 2^-127 counts as 0 where `flush`, as it does for the arithmetic there.
+// Scales of the rows first.. of a block, as many as a register holds; 2^-127 counts as 0 where `flush`, as it
+// does for the arithmetic there.
 template <WeightFormat F>
-DI_INLINE f32x16 decode_scales(const uint8_t* scales, int64_t block, bool flush) {
-  u32x16 byte;
+DI_INLINE vf decode_row_scales(const uint8_t* scales, int64_t block, [[maybe_unused]] int first, bool flush) {
+  vu byte;
   if constexpr (F == WeightFormat::mxfp4) {
-#if defined(DI_AVX512)
-    // Spelled out: gcc 12 takes the vector apart for the conversion.
-    byte = (u32x16)_mm512_cvtepu8_epi32((__m128i)load<u8x16>(scales + 16 * block));
+    const uint8_t* p = scales + 16 * block + first;
+#if defined(DI_AVX512)  // Spelled out: gcc 12 takes the vector apart for the conversion.
+    byte = (vu)_mm512_cvtepu8_epi32((__m128i)load<u8x16>(p));
+#elif defined(DI_ISA_avx2)
+    byte = (vu)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
 #else
-    byte = __builtin_convertvector(load<u8x16>(scales + 16 * block), u32x16);
+    for (int i = 0; i < kWidth; ++i) byte[i] = p[i];
 #endif
   } else if constexpr (F == WeightFormat::fp8) {
-    byte = u32x16{} + static_cast<uint32_t>(scales[block]);
+    byte = vu{} + static_cast<uint32_t>(scales[block]);
   } else {
-    return splat(1.0f);
+    return repeat(1.0f);
   }
-  u32x16 value = byte << 23;
-  value |= (u32x16)(byte == 255) & 0x00400000u;
-  if (!flush) value |= (u32x16)(byte == 0) & 0x00400000u;
+  vu value = byte << 23;
+  value |= (vu)(byte == 255) & 0x00400000u;
+  if (!flush) value |= (vu)(byte == 0) & 0x00400000u;
   return floats(value);
+}
+
+// Of all 16 rows.
+template <WeightFormat F>
+DI_INLINE f32x16 decode_scales(const uint8_t* scales, int64_t block, bool flush) {
+  f32x16 all;
+  vf part[16 / kWidth];
+  for (int i = 0; i < 16 / kWidth; ++i) part[i] = decode_row_scales<F>(scales, block, i * kWidth, flush);
+  std::memcpy(&all, part, sizeof all);
+  return all;
 }
 
 }  // namespace di::simd::DI_ISA
