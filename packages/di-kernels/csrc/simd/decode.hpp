@@ -28,6 +28,16 @@ DI_INLINE vu decode_e2m1(vu words) {
                         static_cast<short>(0xc000), static_cast<short>(0xc040), static_cast<short>(0xc080),
                         static_cast<short>(0xc0c0));
   return (vu)_mm512_permutexvar_epi16((__m512i)words, _mm512_broadcast_i64x4(half));
+#elif defined(DI_ISA_avx2)
+  // Low bytes and high bytes of the values; the other byte of a half word looks up code 0, whose bytes are 0.
+  constexpr uint64_t kLow = 0xc0804000c0800000u, kHigh = 0x404040403f3f3f00u, kNegative = 0x8080808080808080u;
+  const auto look_up = [](uint64_t positive, uint64_t negative, __m256i code) __attribute__((always_inline)) {
+    const auto p = static_cast<long long>(positive), n = static_cast<long long>(negative);
+    return _mm256_shuffle_epi8(_mm256_setr_epi64x(p, n, p, n), code);
+  };
+  const __m256i code = _mm256_and_si256((__m256i)words, _mm256_set1_epi16(15));
+  return (vu)_mm256_or_si256(look_up(kLow, kLow, code),
+                             look_up(kHigh, kHigh | kNegative, _mm256_slli_epi16(code, 8)));
 #else
   const halves code = (halves)words, magnitude = code & 7, normal = (magnitude << 6) + (126 << 7);
   const halves small = (halves)(magnitude == 1) & 0x3f00;  // 0.5 or 0
@@ -35,16 +45,47 @@ DI_INLINE vu decode_e2m1(vu words) {
 #endif
 }
 
+// The 128 magnitudes of E4M3 in bfloat16: subnormals, multiples of 2^-9, then normal numbers, then the NaN.
+struct E4m3Words {
+  alignas(64) uint16_t magnitude[128];
+};
+constexpr E4m3Words e4m3_words() {
+  E4m3Words t{{0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60}};
+  for (int m = 8; m < 127; ++m) t.magnitude[m] = static_cast<uint16_t>((m << 4) + (120 << 7));
+  t.magnitude[127] = 0x7fc0;
+  return t;
+}
+constexpr E4m3Words kE4m3Words = e4m3_words();
+
 // E4M3 codes in the low byte of every half word; 0x7f and 0xff are NaN. What the high bytes hold is dropped.
 DI_INLINE vu decode_e4m3_halves(vu words) {
-  const halves code = (halves)words, magnitude = code & 0x7f;
+  const halves code = (halves)words;
+#if defined(DI_AVX512)
+  const auto table = [](int first) { return _mm512_load_si512(kE4m3Words.magnitude + first); };
+  const __m512i low = _mm512_permutex2var_epi16(table(0), (__m512i)words, table(32));  // 6 bits of the code
+  const __m512i high = _mm512_permutex2var_epi16(table(64), (__m512i)words, table(96));
+  const __mmask32 is_high = _mm512_test_epi16_mask((__m512i)words, _mm512_set1_epi16(0x40));
+  const halves value = (halves)_mm512_mask_mov_epi16(low, is_high, high);
+#else
+  const halves magnitude = code & 0x7f;
   halves value = (magnitude << 4) + (120 << 7);
+#if defined(DI_ISA_avx2)
+  const __m256i m = (__m256i)magnitude;
+  const auto look_up = [](uint64_t bytes, __m256i place) __attribute__((always_inline)) {
+    return _mm256_shuffle_epi8(_mm256_set1_epi64x(static_cast<long long>(bytes)), place);
+  };
+  const __m256i small =
+      _mm256_or_si256(look_up(0x60402000c0800000u, m), look_up(0x3c3c3c3c3b3b3b00u, _mm256_slli_epi16(m, 8)));
+  value = (halves)_mm256_blendv_epi8((__m256i)value, small, _mm256_cmpgt_epi16(_mm256_set1_epi16(8), m));
+#else
   // Subnormals, multiples of 2^-9: 4..7, 2..3, 1, 0.
   halves small = ((magnitude - 4) << 5) + 0x3c00;
   small = select_halves((halves)(magnitude < 4), ((magnitude - 2) << 6) + 0x3b80, small);
   small = select_halves((halves)(magnitude < 2), magnitude * 0x3b00, small);
   value = select_halves((halves)(magnitude < 8), small, value);
+#endif
   value = select_halves((halves)(magnitude == 0x7f), halves{} + 0x7fc0, value);
+#endif
   return (vu)(value | ((code & 0x80) << 8));
 }
 
@@ -56,11 +97,8 @@ struct E4m3Bytes {
 constexpr E4m3Bytes e4m3_bytes() {
   E4m3Bytes t{};
   for (int m = 0; m < 128; ++m) {
-    int value = (m << 4) + (120 << 7);
-    if (m < 8) value = m >= 4 ? 0x3c00 + (m - 4) * 32 : m >= 2 ? 0x3b80 + (m - 2) * 64 : m * 0x3b00;
-    if (m == 127) value = 0x7fc0;
-    t.low[m] = static_cast<uint8_t>(value);
-    t.high[m] = static_cast<uint8_t>(value >> 8);
+    t.low[m] = static_cast<uint8_t>(kE4m3Words.magnitude[m]);
+    t.high[m] = static_cast<uint8_t>(kE4m3Words.magnitude[m] >> 8);
   }
   return t;
 }
