@@ -32,27 +32,21 @@ thread_local Scratch scratch;
 // asked for at once.
 constexpr int64_t ahead(WeightFormat format) { return format == WeightFormat::mxfp4 ? 12288 : 8192; }
 
-// How far behind a group the next one lies that the thread multiplies in its place.
-int64_t groups_apart(const WeightGroup* tile, int64_t groups) {
-  return groups == 2 && tile[0].weight == tile[1].weight ? 2 : 1;
-}
-
-// A group of a packed weight.
-Codes packed_group(const WeightGroup& at, int64_t apart) {
-  const Weight& weight = *at.weight;
+// A group of a packed weight, behind which the thread takes the one that lies `apart` further.
+Codes packed_group(const Weight& weight, int64_t group, int64_t apart) {
   const int64_t bytes = group_bytes(weight.format, weight.k);
-  const uint8_t* base = weight.data + at.group * bytes;
+  const uint8_t* base = weight.data + group * bytes;
   return {base + scale_bytes(weight.format, weight.k), base, base + apart * bytes, ahead(weight.format)};
 }
 
 // Blocks of a group as stored, packed into the scratch of place `slot`. What is asked for meanwhile is their
 // share of the groups that come next, in the order in which these lie in memory: 16 rows that are read side
 // by side would reach memory as 16 slow streams.
-Codes packed_blocks(const WeightGroup& at, int64_t apart, int64_t begin, int64_t count, int64_t slot) {
-  const Weight& weight = *at.weight;
-  const int64_t bytes = block_bytes(weight.format), row = (at.group + apart) * kGroupRows;
-  pack_blocks(weight, at.group, begin, count, scratch.codes[slot], scratch.scales[slot]);
-  return {scratch.codes[slot], scratch.scales[slot], weight.data + row * weight.row_bytes + begin * bytes,
+Codes packed_blocks(const Weight& weight, int64_t group, int64_t apart, int64_t begin, int64_t count,
+                    int64_t slot) {
+  const int64_t bytes = block_bytes(weight.format), next = (group + apart) * kGroupRows;
+  pack_blocks(weight, group, begin, count, scratch.codes[slot], scratch.scales[slot]);
+  return {scratch.codes[slot], scratch.scales[slot], weight.data + next * weight.row_bytes + begin * bytes,
           count * bytes};
 }
 
@@ -61,60 +55,46 @@ struct ScaleBytes {
   const uint8_t* first;
   int64_t count;
 };
-ScaleBytes scale_bytes_of(const WeightGroup& at) {
-  const Weight& weight = *at.weight;
-  if (weight.format != WeightFormat::mxfp4 || at.group >= groups_of(weight.n)) return {nullptr, 0};
-  const int64_t row = at.group * kGroupRows, rows = std::min(kGroupRows, weight.n - row);
+ScaleBytes scale_bytes_of(const Weight& weight, int64_t group) {
+  if (weight.format != WeightFormat::mxfp4 || group >= groups_of(weight.n)) return {nullptr, 0};
+  const int64_t row = group * kGroupRows, rows = std::min(kGroupRows, weight.n - row);
   return {weight.scale + row * weight.scale_row_bytes, rows * weight.scale_row_bytes};
 }
 
-// The first `blocks` blocks of a whole group, where they lie. `next` is the group that is read next.
-void multiply_in_place(const WeightGroup& at, const WeightGroup& next, int64_t blocks, const BlockedRows& x,
+// The first `blocks` blocks of a whole group, where they lie.
+void multiply_in_place(const Weight& weight, int64_t group, int64_t blocks, const BlockedRows& x,
                        float* totals) {
   thread_local Buffer scale_buffer;
-  const Weight& weight = *at.weight;
-  const auto codes_of = [](const WeightGroup& group) {
-    return group.weight->data + group.group * kGroupRows * group.weight->row_bytes;
-  };
+  const int64_t bytes = kGroupRows * weight.row_bytes;
+  const uint8_t *codes = weight.data + group * bytes, *next = codes + bytes;
   uint8_t* packed = scale_buffer.reserve<uint8_t>(blocks * block_scales(weight.format));
-  const uint8_t* scales = pack_scales(weight, at.group, 0, blocks, packed);
-  const ScaleBytes ask = scale_bytes_of(next);
+  const uint8_t* scales = pack_scales(weight, group, 0, blocks, packed);
+  const ScaleBytes ask = scale_bytes_of(weight, group + 1);
   if (x.lanes != nullptr) {
-    const stored_linear_simd::Rows rows{codes_of(at),   weight.row_bytes, scales,
-                                        codes_of(next), ask.first,        ask.count};
+    const stored_linear_simd::Rows rows{codes, weight.row_bytes, scales, next, ask.first, ask.count};
     stored_linear_simd::active().add(weight.format, rows, blocks, x.lanes, x.rows, totals);
   } else {
     for (int64_t i = 0; i < ask.count; i += 64) __builtin_prefetch(ask.first + i);
-    const Codes codes{codes_of(at), scales, codes_of(next), 0};
-    linear_simd::active().few_stored(weight.format, codes, weight.row_bytes, blocks,
+    linear_simd::active().few_stored(weight.format, {codes, scales, next, 0}, weight.row_bytes, blocks,
                                      static_cast<const uint16_t*>(x.data), x.rows, x.rows, totals);
   }
 }
 
 // Whole blocks of whole groups are read in place, what needs padding is packed.
-void multiply_few_stored(const WeightGroup& at, const WeightGroup& next, const BlockedRows& x,
-                         float* totals) {
-  const Weight& weight = *at.weight;
-  const bool full = (at.group + 1) * kGroupRows <= weight.n;
+void multiply_few_stored(const Weight& weight, int64_t group, const BlockedRows& x, float* totals) {
+  const bool full = (group + 1) * kGroupRows <= weight.n;
   const int64_t blocks = blocks_of(weight.k), whole = full ? weight.k / kBlock : 0;
-  if (whole > 0) multiply_in_place(at, next, whole, x, totals);
+  if (whole > 0) multiply_in_place(weight, group, whole, x, totals);
   const int64_t step = kStoredBytes / block_bytes(weight.format);
   for (int64_t b = whole; b < blocks; b += step) {
     const int64_t count = std::min(step, blocks - b);
-    const Codes codes = packed_blocks(at, 1, b, count, 0);
+    const Codes codes = packed_blocks(weight, group, 1, b, count, 0);
     const auto* rows = static_cast<const uint16_t*>(x.data) + b * x.rows * kBlock;
     linear_simd::active().narrow(weight.format, &codes, 1, count, rows, x.rows, x.rows, totals);
   }
 }
 
-void multiply_few_stored(const WeightGroup* tile, int64_t groups, const BlockedRows& x, float* totals) {
-  const WeightGroup behind{tile[0].weight, tile[0].group + groups_apart(tile, groups)};
-  for (int64_t g = 0; g < groups; ++g) {
-    multiply_few_stored(tile[g], g + 1 < groups ? tile[g + 1] : behind, x, totals + g * x.rows * kGroupRows);
-  }
-}
-
-// Blocks begin.. of all groups of a tile.
+// Blocks begin.. of groups in the packed layout.
 void multiply_packed(WeightFormat format, const Codes* codes, int64_t groups, int64_t begin, int64_t count,
                      const BlockedRows& x, float* totals) {
   const auto& simd = linear_simd::active();
@@ -128,43 +108,52 @@ void multiply_packed(WeightFormat format, const Codes* codes, int64_t groups, in
   }
 }
 
-void multiply(const WeightGroup* tile, int64_t groups, const BlockedRows& x, float* totals, bool packed) {
-  const WeightFormat format = tile[0].weight->format;
-  const int64_t blocks = blocks_of(tile[0].weight->k), apart = groups_apart(tile, groups);
-  const int64_t step = packed ? blocks : kStoredBytes / block_bytes(format);
+// Groups that share the loads of the inputs.
+void multiply_tile(const Weight& weight, int64_t group, int64_t groups, const BlockedRows& x, float* totals) {
+  const int64_t blocks = blocks_of(weight.k);
+  const int64_t step = weight.packed ? blocks : kStoredBytes / block_bytes(weight.format);
   for (int64_t b = 0; b < blocks; b += step) {
     const int64_t count = std::min(step, blocks - b);
     Codes codes[kTileGroups];
     for (int64_t g = 0; g < groups; ++g) {
-      codes[g] = packed ? packed_group(tile[g], apart) : packed_blocks(tile[g], apart, b, count, g);
+      codes[g] = weight.packed ? packed_group(weight, group + g, groups)
+                               : packed_blocks(weight, group + g, groups, b, count, g);
     }
-    multiply_packed(format, codes, groups, b, count, x, totals);
+    multiply_packed(weight.format, codes, groups, b, count, x, totals);
+  }
+}
+
+void multiply_groups(const Weight& weight, int64_t group, int64_t groups, const BlockedRows& x,
+                     float* totals) {
+  const bool in_place =
+      !weight.packed && !x.wide && (x.lanes != nullptr || x.rows <= linear_simd::active().few_stored_rows);
+  const int64_t tile = in_place ? 1 : kTileGroups, size = x.rows * kGroupRows;
+  for (int64_t g = 0; g < groups; g += tile) {
+    if (in_place) {
+      multiply_few_stored(weight, group + g, x, totals + g * size);
+    } else {
+      multiply_tile(weight, group + g, std::min(tile, groups - g), x, totals + g * size);
+    }
   }
 }
 
 }  // namespace
 
-void multiply(const WeightGroup* tile, int64_t groups, const BlockedRows& x, float* totals) {
-  const Weight &first = *tile[0].weight, &last = *tile[groups - 1].weight;
-  if (first.format != last.format || first.packed != last.packed) {
-    multiply(tile, 1, x, totals);
-    return multiply(tile + 1, 1, x, totals + x.rows * kGroupRows);
-  }
+void multiply(const Weight& weight, int64_t group, int64_t groups, const BlockedRows& x, float* totals) {
   std::fill_n(totals, groups * x.rows * kGroupRows, 0.0f);
-  if (x.wide) return multiply(tile, groups, x, totals, first.packed);
+  if (x.wide) return multiply_groups(weight, group, groups, x, totals);
   const FlushedSubnormals flushed;
-  if (!first.packed && (x.lanes != nullptr || x.rows <= linear_simd::active().few_stored_rows)) {
-    return multiply_few_stored(tile, groups, x, totals);
-  }
-  multiply(tile, groups, x, totals, first.packed);
+  multiply_groups(weight, group, groups, x, totals);
 }
 
-void store_totals(const float* totals, int64_t rows, int64_t count, bf16* y, int64_t y_stride) {
-  linear_simd::active().store_bf16(totals, rows, count, reinterpret_cast<uint16_t*>(y), y_stride);
+void store_totals(const float* totals, int64_t stride, int64_t rows, int64_t count, bf16* y,
+                  int64_t y_stride) {
+  linear_simd::active().store_bf16(totals, stride, rows, count, reinterpret_cast<uint16_t*>(y), y_stride);
 }
 
-void store_totals(const float* totals, int64_t rows, int64_t count, float* y, int64_t y_stride) {
-  linear_simd::active().store_float(totals, rows, count, y, y_stride);
+void store_totals(const float* totals, int64_t stride, int64_t rows, int64_t count, float* y,
+                  int64_t y_stride) {
+  linear_simd::active().store_float(totals, stride, rows, count, y, y_stride);
 }
 
 namespace {
@@ -255,12 +244,11 @@ void project_tile(const Weight& weight, int64_t group, int64_t begin, int64_t en
   thread_local Buffer sums;
   const int64_t groups = std::min(kTileGroups, groups_of(end) - group);
   float* totals = sums.reserve<float>(groups * x.rows * kGroupRows + kGroupRows);
-  const WeightGroup tile[kTileGroups] = {{&weight, group}, {&weight, group + 1}};
-  multiply(tile, groups, x, totals);
+  multiply(weight, group, groups, x, totals);
   for (int64_t g = group; g < group + groups; ++g) {
     const int64_t low = std::max(begin, g * kGroupRows), high = std::min(end, (g + 1) * kGroupRows);
-    store_totals(totals + (g - group) * x.rows * kGroupRows + low % kGroupRows, x.rows, high - low,
-                 y + (low - begin), y_stride);
+    store_totals(totals + (g - group) * x.rows * kGroupRows + low % kGroupRows, kGroupRows, x.rows,
+                 high - low, y + (low - begin), y_stride);
   }
 }
 

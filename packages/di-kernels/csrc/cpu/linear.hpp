@@ -45,18 +45,15 @@ template <class T>
 BlockedRows block_rows(const T* x, int64_t stride, int64_t rows, const Weight& weight, bool quantize,
                        Buffer& buffer);
 
-struct WeightGroup {
-  const Weight* weight;
-  int64_t group;
-};
+// totals[g][m][16] = rows . groups group .. group + groups - 1 of the weight. Called by one thread.
+void multiply(const Weight& weight, int64_t group, int64_t groups, const BlockedRows& x, float* totals);
 
-// totals[g][m][16] = rows . tile[g], groups <= 2: neighbours in one weight, or groups of the same number in
-// two weights of one shape. Called by one thread.
-void multiply(const WeightGroup* tile, int64_t groups, const BlockedRows& x, float* totals);
-
-// y[m][0..count) = rounded totals[m][0..count) of one group, count <= 16; `totals` has 16 values to spare.
-void store_totals(const float* totals, int64_t rows, int64_t count, bf16* y, int64_t y_stride);
-void store_totals(const float* totals, int64_t rows, int64_t count, float* y, int64_t y_stride);
+// y[m][0..count) = rounded totals of m, which are `stride` apart, count <= 16; `totals` has 16 values to
+// spare.
+void store_totals(const float* totals, int64_t stride, int64_t rows, int64_t count, bf16* y,
+                  int64_t y_stride);
+void store_totals(const float* totals, int64_t stride, int64_t rows, int64_t count, float* y,
+                  int64_t y_stride);
 
 // x [rows, k], y [rows, n], contiguous.
 template <class TIn, class TOut>

@@ -13,6 +13,8 @@
 namespace di {
 namespace {
 
+constexpr int64_t kRunRows = 64;  // times tiles that are computed in one run: the longer the better memory
+                                  // reads, but what is computed stays in the first caches
 constexpr int64_t kRowBlock = 1024;  // rows whose intermediate values are held at once
 
 // The (row, slot) pairs of a block of rows, sorted by expert. Pairs of the i-th expert that has any are
@@ -48,11 +50,11 @@ struct Grouping {
   std::vector<int64_t> next_;
 };
 
-// Calls body(i, tile) for `tiles` tiles of each group, shared out by cost: reading the weights costs as much
-// as about four rows.
+// Calls body(i, tile, count) for runs of the `tiles` tiles of each group, shared out by cost: reading the
+// weights takes as long as about four rows.
 template <class Body>
-void for_each_tile(const Grouping& groups, int64_t tiles, int64_t tile_cost, const Body& body) {
-  const auto units = [&](int64_t i) { return 4 + groups.count(i); };
+void for_tiles(const Grouping& groups, int64_t tiles, int64_t tile_cost, const Body& body) {
+  const auto units = [&](int64_t i) { return std::max<int64_t>(4, groups.count(i)); };
   int64_t total = 0;
   for (int64_t i = 0; i < groups.size(); ++i) total += tiles * units(i);
   parallel_for(total, tile_cost, [&](int64_t first, int64_t last) {
@@ -63,7 +65,9 @@ void for_each_tile(const Grouping& groups, int64_t tiles, int64_t tile_cost, con
         return std::clamp<int64_t>((u - at + unit - 1) / unit, 0, tiles);
       };
       if (first >= at + tiles * unit) continue;
-      for (int64_t t = first <= at ? 0 : tile_from(first); t < tile_from(last); ++t) body(i, t);
+      const int64_t from = tile_from(first), to = tile_from(last);
+      const int64_t step = std::max<int64_t>(1, kRunRows / groups.count(i));
+      for (int64_t t = from; t < to; t += step) body(i, t, std::min(step, to - t));
     }
   });
 }
@@ -126,14 +130,15 @@ class ExpertPass {
     for (int64_t i = 0; i < groups_.size(); ++i) {
       hidden_[i] = {all + groups_.start[i] * row_bytes, groups_.count(i), wide_hidden_};
     }
-    for_each_tile(groups_, tiles, 2 * kBlock * bank_.dim, [&](int64_t i, int64_t t) { activate(i, t); });
+    for_tiles(groups_, tiles, 2 * kBlock * bank_.dim,
+              [&](int64_t i, int64_t t, int64_t blocks) { activate(i, t, blocks); });
     put_lanes({&bank_.w2}, of_thread().hidden_lanes, hidden_);
   }
 
   // Writes round(w2 . activation) of pair p to y + p * dim.
   void down(T* y) {
-    for_each_tile(groups_, blocks_of(bank_.dim), kBlock * bank_.inter,
-                  [&](int64_t i, int64_t t) { project_down(i, t, y); });
+    for_tiles(groups_, blocks_of(bank_.dim), kBlock * bank_.inter,
+              [&](int64_t i, int64_t t, int64_t blocks) { project_down(i, t, blocks, y); });
   }
 
  private:
@@ -174,30 +179,36 @@ class ExpertPass {
     }
   }
 
-  // Block t of the activations of group i: 32 channels, which are one quantization group.
-  void activate(int64_t i, int64_t t) {
-    thread_local Buffer sum_buffer, value_buffer;
+  // Blocks t..t+blocks-1 of the activations of group i: 32 channels each, which are one quantization group.
+  void activate(int64_t i, int64_t t, int64_t blocks) {
+    thread_local Buffer buffer;
     const int64_t expert = groups_.expert[i], count = groups_.count(i), group = t * kTileGroups;
-    const int64_t parts = std::min(kTileGroups, groups_of(bank_.inter) - group);
-    const int64_t width = std::min(kBlock, bank_.inter - t * kBlock);
-    float* sums = sum_buffer.reserve<float>(2 * count * kGroupRows);
-    float* values = value_buffer.reserve<float>(count * kBlock);
-    for (int64_t g = 0; g < parts; ++g) {
-      const WeightGroup tile[] = {{&bank_.w1[expert], group + g}, {&bank_.w3[expert], group + g}};
-      multiply(tile, 2, inputs_[i], sums);
+    const int64_t groups = std::min(blocks * kTileGroups, groups_of(bank_.inter) - group);
+    float* gate = buffer.reserve<float>(2 * groups * count * kGroupRows);
+    float* up = gate + groups * count * kGroupRows;
+    multiply(bank_.w1[expert], group, groups, inputs_[i], gate);
+    multiply(bank_.w3[expert], group, groups, inputs_[i], up);
+    for (int64_t g = 0; g < groups; g += kTileGroups) {
+      const int64_t at = g * count * kGroupRows, parts = std::min(kTileGroups, groups - g);
       for (int64_t r = 0; r < count; ++r) {
-        const float weight = weights_ == nullptr ? 1.0f : weights_[groups_.pair[groups_.start[i] + r]];
-        const float *gate = sums + r * kGroupRows, *up = gate + count * kGroupRows;
-        moe_simd::active().swiglu(gate, up, limit_, weight, sizeof(T) == 2,
-                                  values + r * kBlock + g * kGroupRows);
+        const int64_t row = at + r * kGroupRows;
+        activate_row(i, t + g / kTileGroups, r, gate + row, up + row, parts);
       }
     }
-    for (int64_t r = 0; r < count; ++r) {
-      float* value = values + r * kBlock;
-      std::fill(value + width, value + kBlock, 0.0f);
-      if (quantize_) round_trip_fp8(value, kBlock);
-      put_hidden(i, t, r, value);
+  }
+
+  // One row of block t, from `parts` groups of the sums, whose rows of one group lie side by side.
+  void activate_row(int64_t i, int64_t t, int64_t r, const float* gate, const float* up, int64_t parts) {
+    const float weight = weights_ == nullptr ? 1.0f : weights_[groups_.pair[groups_.start[i] + r]];
+    const int64_t width = std::min(kBlock, bank_.inter - t * kBlock);
+    float value[kBlock];
+    for (int64_t g = 0; g < parts; ++g) {
+      const int64_t at = g * groups_.count(i) * kGroupRows;
+      moe_simd::active().swiglu(gate + at, up + at, limit_, weight, sizeof(T) == 2, value + g * kGroupRows);
     }
+    std::fill(value + width, value + kBlock, 0.0f);
+    if (quantize_) round_trip_fp8(value, kBlock);
+    put_hidden(i, t, r, value);
   }
 
   void put_hidden(int64_t i, int64_t t, int64_t r, const float* value) {
@@ -211,20 +222,19 @@ class ExpertPass {
     }
   }
 
-  void project_down(int64_t i, int64_t t, T* y) {
-    thread_local Buffer sums;
-    const int64_t count = groups_.count(i), group = t * kTileGroups;
-    const int64_t parts = std::min(kTileGroups, groups_of(bank_.dim) - group);
-    float* totals = sums.reserve<float>(kTileGroups * count * kGroupRows);
-    const Weight& w2 = bank_.w2[groups_.expert[i]];
-    const WeightGroup tile[] = {{&w2, group}, {&w2, group + 1}};
-    multiply(tile, parts, hidden_[i], totals);
-    for (int64_t g = 0; g < parts; ++g) {
-      const int64_t channel = (group + g) * kGroupRows, width = std::min(kGroupRows, bank_.dim - channel);
-      for (int64_t r = 0; r < count; ++r) {
-        T* target = y + groups_.pair[groups_.start[i] + r] * bank_.dim + channel;
-        store_totals(totals + (g * count + r) * kGroupRows, 1, width, target, 0);
-      }
+  void project_down(int64_t i, int64_t t, int64_t blocks, T* y) {
+    thread_local Buffer buffer;
+    const int64_t count = groups_.count(i), group = t * kTileGroups, stride = count * kGroupRows;
+    const int64_t groups = std::min(blocks * kTileGroups, groups_of(bank_.dim) - group);
+    const int64_t channel = group * kGroupRows, whole = std::min(groups, bank_.dim / kGroupRows - group);
+    float* totals = buffer.reserve<float>(groups * stride);
+    multiply(bank_.w2[groups_.expert[i]], group, groups, hidden_[i], totals);
+    for (int64_t r = 0; r < count; ++r) {
+      const float* row = totals + r * kGroupRows;
+      T* target = y + groups_.pair[groups_.start[i] + r] * bank_.dim + channel;
+      store_totals(row, stride, whole, kGroupRows, target, kGroupRows);
+      if (whole == groups) continue;
+      store_totals(row + whole * stride, 0, 1, bank_.dim % kGroupRows, target + whole * kGroupRows, 0);
     }
   }
 

@@ -33,10 +33,12 @@ struct Table {
   void (*few_stored)(WeightFormat format, const Codes& group, int64_t row_bytes, int64_t blocks,
                      const uint16_t* x, int64_t x_rows, int64_t rows, float* totals);
 
-  // y[m][0..count) = rounded totals[m][0..count), count <= 16; any NaN becomes the positive quiet one. Reads
-  // whole vectors: 16 totals from each totals[m] on.
-  void (*store_bf16)(const float* totals, int64_t rows, int64_t count, uint16_t* y, int64_t y_stride);
-  void (*store_float)(const float* totals, int64_t rows, int64_t count, float* y, int64_t y_stride);
+  // y[m][0..count) = rounded totals of m, which are `stride` apart, count <= 16; any NaN becomes the positive
+  // quiet one. Reads whole vectors: 16 totals for each m.
+  void (*store_bf16)(const float* totals, int64_t stride, int64_t rows, int64_t count, uint16_t* y,
+                     int64_t y_stride);
+  void (*store_float)(const float* totals, int64_t stride, int64_t rows, int64_t count, float* y,
+                      int64_t y_stride);
 };
 DI_SIMD_FAMILY
 
