@@ -47,10 +47,45 @@ INTERRUPTED_BENCHMARK = """
         try:
             signal.raise_signal(number)
         finally:
-            signal.raise_signal(number)  # timeout sends it to the process and to its group
+            for again in (number, signal.SIGINT, signal.SIGTERM):  # as timeout and shells may
+                signal.raise_signal(again)
 
     number, tempfile.tempdir = int(sys.argv.pop(1)), sys.argv.pop(1)
     di_engine.benchmark.generated.write_generated = write
+    main()
+"""
+
+INTERRUPTED_AT_ONCE = """
+    import signal
+    from di_engine.cli import interruption
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    interruption.exit_at_once()
+    interruption.raise_from_now_on()
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    for number in numbers:
+        signal.raise_signal(number)
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+    finally:
+        for _ in range(100):
+            pass
+        print("cleared up")
+"""
+
+INTERRUPTED_PACKING = """
+    import signal, sys
+    import di_model.packed_file
+    from di_engine.cli import main
+
+    def interrupted(*_):
+        (part,) = directory.glob("*.part")
+        assert part.stat().st_size
+        signal.raise_signal(number)
+
+    directory = di_model.packed_file.Path(sys.argv[-1])
+    number = int(sys.argv.pop(1))
+    di_model.packed_file.pack = interrupted
     main()
 """
 
@@ -103,6 +138,22 @@ def test_a_generated_model_is_not_left_behind(tmp_path, number, exit_code):
     assert (ended.returncode, ended.stdout) == (exit_code, "")
     assert "Traceback" not in ended.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("number", "exit_code"), ENDS)
+def test_a_half_packed_file_is_not_left_behind(tmp_path, checkpoint, number, exit_code):
+    command = ["generate", checkpoint, "--prompt", "a", "--max-num-seqs", 4, "--threads", 1]
+    ended = python(INTERRUPTED_PACKING, number, *command, "--packed-directory", tmp_path)
+    assert (ended.returncode, ended.stdout) == (exit_code, "")
+    assert "Traceback" not in ended.stderr
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".lock"]
+
+
+def test_of_signals_that_come_together_one_is_raised():
+    ended = python(INTERRUPTED_AT_ONCE)
+    assert ended.returncode in (interruption.EXIT_TERMINATED, -signal.SIGINT)
+    assert ended.stdout == "cleared up\n"
+    assert "ignored" not in ended.stderr
 
 
 def test_until_there_is_something_to_clear_up_sigterm_ends_the_process():

@@ -18,11 +18,10 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     ``tempfile`` would make one that only its owner can read.
     """
     part = path.with_name(f"{path.stem}.{secrets.token_hex(8)}.part")
-    with part.open("xb") as file:
-        try:
+    try:
+        with part.open("xb") as file:
             yield file
-            file.close()
-            os.replace(part, path)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise

@@ -248,7 +248,6 @@ def command(
         return 0 if write_results(lines, {}, as_json) else EXIT_FAILURE
     summarize = not (as_json or quiet)
     with _open(directory, engine_options) as llm:
-        raise_from_now_on()
         _check_vocabulary(llm, sampling)
         if not as_json and sys.stdout.isatty() and _may_stream(lines):
             return _stream(llm, lines[0], summarize)
@@ -359,6 +358,7 @@ def _read_stdin() -> str:
 def _open(directory: Path, options: dict[str, Any]) -> LLM:
     from di_engine import LLM
 
+    raise_from_now_on()  # loading may write a file of packed weights
     with user_errors():
         return LLM(directory, **options)
 

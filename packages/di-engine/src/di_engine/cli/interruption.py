@@ -23,32 +23,33 @@ class Terminated(SystemExit):
 def exit_at_once() -> None:
     """From now on Ctrl-C and SIGTERM end the process with exit codes 130 and 143, without clearing up. Where one of
     them is ignored, it stays so."""
-    for number, handlers in UNTOUCHED.items():
-        if signal.getsignal(number) in handlers:
+    for number, untouched in UNTOUCHED.items():
+        if signal.getsignal(number) in (untouched, _raise):
             signal.signal(number, _exit)
 
 
 def raise_from_now_on() -> None:
     """Ctrl-C raises KeyboardInterrupt again, and SIGTERM :class:`Terminated`: for commands that have imported what they
-    need."""
-    for number, (_, raises) in UNTOUCHED.items():
+    need. Only the first of them does anything: those that follow must not cut off the clearing up."""
+    for number in UNTOUCHED:
         if signal.getsignal(number) is _exit:
-            signal.signal(number, raises)
+            signal.signal(number, _raise)
 
 
 def _exit(number: int, frame: FrameType | None) -> NoReturn:
     os._exit(128 + number)
 
 
-def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    signal.signal(
-        number, signal.SIG_IGN
-    )  # whoever sends it twice, as timeout does, must not cut off the clearing up
-    raise Terminated(EXIT_TERMINATED)
+def _raise(number: int, frame: FrameType | None) -> NoReturn:
+    for each in UNTOUCHED:
+        if signal.getsignal(each) is _raise:
+            signal.signal(each, _silence)
+    raise KeyboardInterrupt if number == signal.SIGINT else Terminated(EXIT_TERMINATED)
 
 
-UNTOUCHED = {
-    signal.SIGINT: (signal.default_int_handler, signal.default_int_handler),
-    signal.SIGTERM: (signal.SIG_DFL, _terminate),
-}
-"""Handlers that Python begins with, and that raise an exception."""
+def _silence(number: int, frame: FrameType | None) -> None:
+    """Not SIG_IGN: Python complains where one that has come already finds that."""
+
+
+UNTOUCHED = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+"""Handlers that Python begins with."""

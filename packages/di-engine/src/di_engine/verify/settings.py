@@ -28,7 +28,7 @@ def kernel_settings(*, num_threads: int, instruction_set: str | None = None) -> 
     try:
         set_num_threads(num_threads)
         torch.set_num_threads(num_threads)
-        set_instruction_set(instruction_set or instructions)
+        set_instruction_set(instructions if instruction_set is None else instruction_set)
         yield
     finally:
         set_num_threads(kernels)
