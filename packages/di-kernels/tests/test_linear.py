@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import pytest
 import torch
+from di_kernels import instruction_sets
 from di_kernels.ops.linear import LinearWeight, WeightFormat, grouped_linear, linear
+from di_kernels.packing import pack
 from di_kernels.reference import formats as reference_formats
 from di_kernels.reference import linear as reference
 from di_kernels.testing import (
     Hostile,
     assert_same_bits,
+    assert_same_values,
     device_backends,
     hostile,
+    instructions,
     misaligned,
+    random_weight,
     threads,
     with_gaps,
     with_row_gaps,
@@ -22,21 +27,6 @@ from torch import Tensor
 FORMATS = list(WeightFormat)
 KINDS = [kind for kind in Hostile if kind.finite and kind is not Hostile.EXTREMES]
 # Products of the extremes overflow float32; what is left then depends on the order of the sum.
-
-
-def random_weight(form: WeightFormat, n: int, k: int, seed: int = 0) -> LinearWeight:
-    generator = torch.Generator().manual_seed(seed)
-    if form in (WeightFormat.FLOAT32, WeightFormat.BFLOAT16):
-        values = torch.randn(n, k, generator=generator)
-        return LinearWeight.dense(values if form is WeightFormat.FLOAT32 else values.to(torch.bfloat16))
-
-    def integers(low: int, high: int, *shape: int) -> Tensor:
-        return torch.randint(low, high, shape, generator=generator, dtype=torch.uint8)
-
-    if form is WeightFormat.MXFP4:
-        return LinearWeight.mxfp4(integers(0, 256, n, k // 2), integers(122, 130, n, k // 32))
-    codes = integers(0, 0x7F, n, k) | integers(0, 2, n, k) * 128
-    return LinearWeight.fp8(codes, integers(116, 124, n // 32, k // 32))
 
 
 def assert_close_to_exact(y: Tensor, x: Tensor, weight: Tensor, *, places: int = 24) -> None:
@@ -91,6 +81,60 @@ def test_matches_reference(form: WeightFormat, dtype: torch.dtype, kind: Hostile
         assert_same_bits(linear(x, weight, quantize_input=quantize), y.cpu().to(dtype))
         narrow = linear(x, weight, quantize_input=quantize, out_dtype=torch.bfloat16)
         assert_close_to_exact(narrow, seen, matrix, places=8)
+
+
+def every_code(form: WeightFormat) -> tuple[LinearWeight, Tensor]:
+    """A matrix ``[256, 32]`` with every code in every column, NaN codes as zeros, and its values by the format spec."""
+    codes = (torch.arange(256)[:, None] + torch.arange(32)) % 256
+    if form is WeightFormat.FP8:
+        codes = torch.where(codes % 128 == 127, 0, codes).to(torch.uint8)
+        weight = LinearWeight.fp8(codes, torch.full((8, 1), 127, dtype=torch.uint8))
+        return weight, codes.view(torch.float8_e4m3fn).float()
+    values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    nibbles = (codes % 16).to(torch.uint8)
+    weight = LinearWeight.mxfp4(
+        nibbles[:, ::2] | nibbles[:, 1::2] << 4, torch.full((256, 1), 127, dtype=torch.uint8)
+    )
+    return weight, torch.cat([values, -values])[nibbles.long()]
+
+
+@pytest.mark.parametrize("quantize", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("form", [WeightFormat.FP8, WeightFormat.MXFP4])
+def test_every_code_has_its_value(form: WeightFormat, dtype: torch.dtype, quantize: bool) -> None:
+    """In every column, as stored and packed, on every instruction set, for every number of rows."""
+    weight, values = every_code(form)
+    one_hot = torch.eye(32, dtype=dtype)
+    for name in instruction_sets():
+        for matrix in (weight, pack(weight)):
+            with instructions(name):
+                for rows in (1, 2, 3, 8, 16, 32):
+                    for start in range(0, 32 - rows + 1, rows):
+                        x = one_hot[start : start + rows]
+                        y = linear(x, matrix, quantize_input=quantize, out_dtype=torch.float32)
+                        assert torch.equal(y, values.T[start : start + rows])
+
+
+@pytest.mark.parametrize("form", [WeightFormat.FP8, WeightFormat.MXFP4])
+def test_every_scale_has_its_value(form: WeightFormat) -> None:
+    """2^-127 is zero to the products of bfloat16, as every subnormal is."""
+    scale = torch.arange(256, dtype=torch.uint8)[:, None]
+    data = torch.full((256, 16), 0x22, dtype=torch.uint8)  # ones
+    weight = LinearWeight.mxfp4(data, scale)
+    if form is WeightFormat.FP8:
+        weight = LinearWeight.fp8(torch.full((256 * 32, 32), 0x38, dtype=torch.uint8), scale)
+    expected = weight.dequantize()[:, :1].T
+    powers = 2.0 ** (torch.arange(255, dtype=torch.float64) - 127)
+    assert torch.equal(expected[0, :: weight.shape[0] // 256][:255].double(), powers)
+    x = torch.eye(32)[:1].repeat(20, 1)
+    for name in instruction_sets():
+        for matrix in (weight, pack(weight)):
+            for dtype in (torch.bfloat16, torch.float32):
+                with instructions(name):
+                    for rows in (1, 2, 3, 20):
+                        y = linear(x[:rows].to(dtype), matrix, out_dtype=torch.float32)
+                        seen = without_subnormals(expected) if dtype is torch.bfloat16 else expected
+                        assert_same_values(y, seen.expand(rows, -1))
 
 
 @pytest.mark.parametrize("k", [1, 2, 15, 63, 64, 65, 127, 300])

@@ -14,6 +14,7 @@ from di_kernels.testing import (
     device_backends,
     hostile,
     misaligned,
+    random_weight,
     threads,
     with_gaps,
 )
@@ -22,27 +23,15 @@ from torch import Tensor
 DIM, INTER, COUNT, LIMIT = 64, 96, 5, 1.5
 
 
-def matrix(form: WeightFormat, n: int, k: int, generator: torch.Generator) -> LinearWeight:
-    """A random matrix whose products with normal inputs are of order one."""
-    if form is WeightFormat.FLOAT32:
-        return LinearWeight.dense(torch.randn(n, k, generator=generator) * k**-0.5)
-    if form is WeightFormat.BFLOAT16:
-        return LinearWeight.dense((torch.randn(n, k, generator=generator) * k**-0.5).to(torch.bfloat16))
-    codes = torch.randint(0, 256, (n, k), generator=generator, dtype=torch.uint8)
-    if form is WeightFormat.MXFP4:
-        scale = torch.randint(122, 125, (n, k // 32), generator=generator, dtype=torch.uint8)
-        return LinearWeight.mxfp4(codes[:, : k // 2].contiguous(), scale)
-    scale = torch.randint(117, 119, (n // 32, k // 32), generator=generator, dtype=torch.uint8)
-    return LinearWeight.fp8(codes & 0xF7, scale)  # without the NaN codes
-
-
 def bank_of(form: WeightFormat, count: int = COUNT, seed: int = 0) -> ExpertWeights:
-    generator = torch.Generator().manual_seed(seed)
+    """Random matrices whose products with normal inputs are of order one."""
+    exponent = -6 if form in (WeightFormat.FP8, WeightFormat.MXFP4) else -3
 
-    def matrices(n: int, k: int) -> tuple[LinearWeight, ...]:
-        return tuple(matrix(form, n, k, generator) for _ in range(count))
+    def matrices(which: int, n: int, k: int) -> tuple[LinearWeight, ...]:
+        seeds = range(100 * seed + count * which, 100 * seed + count * (which + 1))
+        return tuple(random_weight(form, n, k, number, exponent=exponent) for number in seeds)
 
-    return ExpertWeights(w1=matrices(INTER, DIM), w3=matrices(INTER, DIM), w2=matrices(DIM, INTER))
+    return ExpertWeights(w1=matrices(0, INTER, DIM), w3=matrices(1, INTER, DIM), w2=matrices(2, DIM, INTER))
 
 
 def routing(rows: int, slots: int, seed: int = 0) -> tuple[Tensor, Tensor]:

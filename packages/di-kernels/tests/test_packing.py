@@ -13,30 +13,19 @@ from di_kernels.packing import allocate, pack, pack_all, pack_experts, packed_fr
 from di_kernels.testing import (
     Hostile,
     assert_same_bits,
+    assert_same_values,
+    assert_telling,
     hostile,
     instructions,
     misaligned,
+    random_weight,
     threads,
+    with_bad_rows,
     with_row_gaps,
 )
 
 FORMATS = list(WeightFormat)
 SETS = instruction_sets()
-
-
-def random_weight(form: WeightFormat, n: int, k: int, seed: int = 0) -> LinearWeight:
-    """Every code and every scale byte, NaN and zero included."""
-    generator = torch.Generator().manual_seed(seed)
-    if form in (WeightFormat.FLOAT32, WeightFormat.BFLOAT16):
-        values = torch.randn(n, k, generator=generator)
-        return LinearWeight.dense(values if form is WeightFormat.FLOAT32 else values.to(torch.bfloat16))
-
-    def integers(*shape: int) -> torch.Tensor:
-        return torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
-
-    if form is WeightFormat.MXFP4:
-        return LinearWeight.mxfp4(integers(n, k // 2), integers(n, k // 32))
-    return LinearWeight.fp8(integers(n, k), integers(n // 32, k // 32))
 
 
 def sizes() -> Iterator[tuple[WeightFormat, int, int]]:
@@ -49,9 +38,22 @@ def sizes() -> Iterator[tuple[WeightFormat, int, int]]:
         yield from ((form, 0, 32), (form, 17, 0), (form, 0, 0))
 
 
+def every_byte(form: WeightFormat, n: int, k: int) -> LinearWeight:
+    """A random weight; FP8 and MXFP4 with every code and every scale byte, NaN and zero included."""
+    weight = random_weight(form, n, k)
+    if weight.scale is None:
+        return weight
+    generator = torch.Generator().manual_seed(1)
+    data, scale = (
+        torch.randint(0, 256, part.shape, generator=generator, dtype=torch.uint8)
+        for part in (weight.data, weight.scale)
+    )
+    return LinearWeight(form, data, scale)
+
+
 @pytest.mark.parametrize(("form", "n", "k"), list(sizes()))
 def test_the_matrix_comes_back(form: WeightFormat, n: int, k: int) -> None:
-    weight = random_weight(form, n, k)
+    weight = every_byte(form, n, k)
     packed = pack(weight)
     assert (packed.shape, packed.is_packed, packed.nbytes) == ((n, k), True, packed.data.numel())
     back = unpack(packed)
@@ -67,7 +69,7 @@ def test_the_matrix_comes_back(form: WeightFormat, n: int, k: int) -> None:
 def test_packing_does_not_depend_on_threads_instruction_set_or_where_the_weight_lies(
     form: WeightFormat,
 ) -> None:
-    weight = random_weight(form, 96, 544)
+    weight = every_byte(form, 96, 544)
     expected = pack(weight).data
     scale = None if weight.scale is None else with_row_gaps(misaligned(weight.scale))
     moved = LinearWeight(form, with_row_gaps(misaligned(weight.data)), scale)
@@ -90,6 +92,7 @@ def test_a_product_has_one_value(
     packed = pack(weight)
     x = hostile(Hostile.OUTLIERS, 30, k, dtype=dtype)
     expected = linear(x, weight, quantize_input=quantize, out_dtype=torch.float32)
+    assert_telling(expected)
     for name in SETS:
         with instructions(name):
             for rows in (1, 2, 4, 8, 9, 12, 13, 25, 30):
@@ -106,6 +109,7 @@ def test_one_row_has_one_value_however_many_blocks_there_are(form: WeightFormat)
         packed = pack(weight)
         x = hostile(Hostile.OUTLIERS, 3, 32 * blocks, dtype=torch.bfloat16, seed=blocks)
         expected = linear(x, weight, quantize_input=True, out_dtype=torch.float32)
+        assert_telling(expected)
         for name in SETS:
             for count in (1, 2):
                 with instructions(name), threads(count):
@@ -127,10 +131,27 @@ def test_hostile_rows_have_one_value(form: WeightFormat, kind: Hostile, dtype: t
 
 
 @pytest.mark.parametrize("form", FORMATS)
+def test_a_weight_that_is_no_number_touches_its_own_row_only(form: WeightFormat) -> None:
+    weight = random_weight(form, 96, 96)
+    bad = with_bad_rows(weight)
+    rows = bad.dequantize().isnan().any(1)
+    assert 0 < rows.sum() < 48
+    x = hostile(Hostile.NORMAL, 20, 96, dtype=torch.bfloat16)
+    expected = torch.where(rows, torch.nan, linear(x, weight, out_dtype=torch.float32))
+    for name in SETS:
+        for matrix in (bad, pack(bad)):
+            with instructions(name):
+                for count in (1, 2, 3, 20):
+                    got = linear(x[:count], matrix, out_dtype=torch.float32)
+                    assert_same_values(got, expected[:count])
+
+
+@pytest.mark.parametrize("form", FORMATS)
 def test_groups_and_rows_of_packed_weights(form: WeightFormat) -> None:
     weight = random_weight(form, 96, 64)
     packed = pack(weight)
     x = hostile(Hostile.OUTLIERS, 3, 4, 64, dtype=torch.bfloat16)
+    assert_telling(grouped_linear(x, weight, 4))
     assert_same_bits(grouped_linear(x, packed, 4), grouped_linear(x, weight, 4))  # 24 rows: not whole groups
     assert_same_bits(linear(x[:, 0], packed.rows(32, 96)), linear(x[:, 0], weight.rows(32, 96)))
     for start, stop in ((8, 32), (0, 40), (-32, 96), (32, 128)):
@@ -141,7 +162,7 @@ def test_groups_and_rows_of_packed_weights(form: WeightFormat) -> None:
 @pytest.mark.parametrize("form", FORMATS)
 def test_experts_keep_their_bits(form: WeightFormat) -> None:
     def matrices(n: int, k: int, seed: int) -> tuple[LinearWeight, ...]:
-        return tuple(random_weight(form, n, k, seed + e) for e in range(3))
+        return tuple(random_weight(form, n, k, seed + e, exponent=-4) for e in range(3))
 
     bank = ExpertWeights(matrices(96, 64, 0), matrices(96, 64, 3), matrices(64, 96, 6))
     packed = pack_experts(bank)
@@ -149,6 +170,7 @@ def test_experts_keep_their_bits(form: WeightFormat) -> None:
     ids = torch.arange(40, dtype=torch.int32).view(20, 2) % 5 - 1
     ids[ids > 2] = 0
     expected = experts(x, ids, None, bank, 10.0, quantize_input=True)
+    assert_telling(expected[ids >= 0])
     for name in SETS:
         with instructions(name):
             for count in (1, 2):
@@ -158,7 +180,7 @@ def test_experts_keep_their_bits(form: WeightFormat) -> None:
 
 
 def test_weights_are_packed_side_by_side() -> None:
-    weights = [random_weight(form, 64, 96) for form in FORMATS]
+    weights = [every_byte(form, 64, 96) for form in FORMATS]
     packed = pack_all([*weights, pack(weights[0])])
     for weight, got in zip([*weights, weights[0]], packed, strict=True):
         assert_same_bits(got.dequantize(), weight.dequantize())

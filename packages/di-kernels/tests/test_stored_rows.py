@@ -11,9 +11,11 @@ from di_kernels.packing import pack, pack_experts
 from di_kernels.testing import (
     Hostile,
     assert_same_bits,
+    assert_telling,
     hostile,
     instructions,
     misaligned,
+    random_weight,
     threads,
     with_row_gaps,
 )
@@ -24,22 +26,8 @@ BLOCKS = (1, 3, 15, 16, 17, 31, 64, 255, 256, 273)
 """Blocks of 32 inputs: parts of 16, whole ones, and more than the kernel sums up before it turns the sums."""
 
 
-def random_weight(form: WeightFormat, n: int, k: int, seed: int = 0) -> LinearWeight:
-    """Every code and every scale byte, NaN and zero included."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def integers(*shape: int) -> torch.Tensor:
-        return torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
-
-    if form is WeightFormat.BFLOAT16:
-        return LinearWeight.dense(torch.randn(n, k, generator=generator).to(torch.bfloat16))
-    if form is WeightFormat.MXFP4:
-        return LinearWeight.mxfp4(integers(n, k // 2), integers(n, k // 32) // 4 + 90)
-    return LinearWeight.fp8(integers(n, k) & 0xBF, integers(n // 32, k // 32) // 4 + 90)
-
-
-def assert_one_value(weight: LinearWeight, x: torch.Tensor) -> None:
-    """Three rows as stored are computed in another way; so are packed weights."""
+def assert_one_value(weight: LinearWeight, x: torch.Tensor) -> torch.Tensor:
+    """Three rows as stored are computed in another way; so are packed weights. Returns the three."""
     expected = linear(x, weight, out_dtype=torch.float32)
     assert_same_bits(linear(x, pack(weight), out_dtype=torch.float32), expected)
     for name in SETS:
@@ -47,25 +35,23 @@ def assert_one_value(weight: LinearWeight, x: torch.Tensor) -> None:
             for rows in (x[:1], x[:2]):
                 got = linear(rows, weight, out_dtype=torch.float32)
                 assert_same_bits(got, expected[: len(rows)])
+    return expected
 
 
 @pytest.mark.parametrize("blocks", BLOCKS)
 @pytest.mark.parametrize("form", NARROW)
 def test_any_number_of_blocks(form: WeightFormat, blocks: int) -> None:
     x = hostile(Hostile.OUTLIERS, 3, 32 * blocks, dtype=torch.bfloat16)
-    assert_one_value(random_weight(form, 32, 32 * blocks), x)
+    assert_telling(assert_one_value(random_weight(form, 32, 32 * blocks), x))
 
 
 @pytest.mark.parametrize("n", [1, 15, 16, 17, 47])
 @pytest.mark.parametrize("k", [31, 544, 1000])
 def test_rows_and_inputs_that_fill_no_group(n: int, k: int) -> None:
-    assert_one_value(
-        random_weight(WeightFormat.BFLOAT16, n, k), hostile(Hostile.OUTLIERS, 3, k, dtype=torch.bfloat16)
-    )
+    x = hostile(Hostile.OUTLIERS, 3, k, dtype=torch.bfloat16)
+    assert_telling(assert_one_value(random_weight(WeightFormat.BFLOAT16, n, k), x))
     if k % 32 == 0:
-        assert_one_value(
-            random_weight(WeightFormat.MXFP4, n, k), hostile(Hostile.OUTLIERS, 3, k, dtype=torch.bfloat16)
-        )
+        assert_telling(assert_one_value(random_weight(WeightFormat.MXFP4, n, k), x))
 
 
 @pytest.mark.parametrize("kind", list(Hostile))
@@ -91,6 +77,7 @@ def test_rows_are_read_where_they_lie_by_any_number_of_threads(form: WeightForma
     moved = LinearWeight(form, with_row_gaps(misaligned(weight.data)), scale)
     x = hostile(Hostile.OUTLIERS, 2, 544, dtype=torch.bfloat16)
     expected = linear(x, weight)
+    assert_telling(expected)
     for count in (1, 2, 3):
         with threads(count):
             for rows in (1, 2):
@@ -102,13 +89,14 @@ def test_experts_of_one_and_two_rows(form: WeightFormat) -> None:
     """Experts that share a row, that have one of their own, and one whose matrices are packed in part."""
 
     def matrices(n: int, k: int, seed: int) -> list[LinearWeight]:
-        return [random_weight(form, n, k, seed + e) for e in range(4)]
+        return [random_weight(form, n, k, seed + e, exponent=-4) for e in range(4)]
 
     w1, w3, w2 = matrices(96, 544, 0), matrices(96, 544, 4), matrices(544, 96, 8)
-    x = hostile(Hostile.NORMAL, 3, 544, dtype=torch.bfloat16) / 64
+    x = hostile(Hostile.NORMAL, 3, 544, dtype=torch.bfloat16) / 4
     ids = torch.tensor([[0, 1, 2], [1, 3, 0], [0, -1, 3]], dtype=torch.int32)
     packed = pack_experts(ExpertWeights(tuple(w1), tuple(w3), tuple(w2)))
     expected = experts(x, ids, None, packed, 10.0, quantize_input=True)
+    assert_telling(expected[ids >= 0])
     w3[3] = pack(w3[3])
     bank = ExpertWeights(tuple(w1), tuple(w3), tuple(w2))
     for name in SETS:

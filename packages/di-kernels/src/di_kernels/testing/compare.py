@@ -44,3 +44,16 @@ def assert_same_values(actual: Tensor, expected: Tensor) -> None:
     if actual.dtype.is_floating_point:
         different &= ~(actual.isnan() & expected.isnan())
     _fail_at(different, actual, expected)
+
+
+def assert_telling(expected: Tensor) -> None:
+    """Raise AssertionError unless comparing with ``expected`` can fail: every value finite, most of them not zero.
+
+    A test of equal bits compares its expectation with this first: NaN equals NaN whatever was computed.
+    """
+    if not bool(expected.isfinite().all()):
+        raise AssertionError(
+            f"{int((~expected.isfinite()).sum())} of {expected.numel()} elements are not finite"
+        )
+    if 2 * int((expected != 0).sum()) < expected.numel():
+        raise AssertionError(f"{int((expected == 0).sum())} of {expected.numel()} elements are zero")
