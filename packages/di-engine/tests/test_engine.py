@@ -7,6 +7,7 @@ import math
 import signal
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -41,6 +42,8 @@ def test_deltas_add_up_and_the_last_one_says_why(make_scripted: Any, drain: Drai
     assert outputs[-1].usage.prompt_tokens == 3
     assert outputs[-1].usage.completion_tokens == 7
     assert "".join(output.text for output in outputs) == engine.tokenizer.decode(STORY[3:])
+    assert asdict(outputs[-1])["usage"] == {"prompt_tokens": 3, "completion_tokens": 7}
+    assert len(set(outputs)) == len(outputs)
 
 
 def test_max_tokens_none_goes_on_to_the_context(make_scripted: Any, drain: Drain) -> None:

@@ -55,7 +55,8 @@ class Interrupts:
         if frame.f_code.co_filename not in FILES:
             return None
         # What "step" was about to return is lost with it; everything else must not be.
-        if event == "line" and frame.f_code.co_name != "step" and self._left >= 0:
+        returning = frame.f_code.co_name in ("step", "take_outputs")
+        if event == "line" and not returning and self._left >= 0:
             self._left -= 1
             if self._left < 0:
                 raise KeyboardInterrupt

@@ -55,6 +55,7 @@ def test_schedules_in_every_layout_equal_the_weights_as_stored(checkpoint, layou
         for loaded in (check._loaded, check._loaded_alone)
     }
     assert packed == {check._loaded: layout is not WeightLayout.STORED, check._loaded_alone: False}
+    assert len(packed) == (1 if layout is WeightLayout.STORED else 2)  # loaded once each
     assert check.run(2).difference is None
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from di_kernels.testing import assert_same_bits
 from di_model.checkpoint import Checkpoint, load_checkpoint
 from di_model.packed import WeightLayout, lay_out
 from di_model.packed_cache import kept_files, remove_unused
-from di_model.packed_file import writer_lock
+from di_model.packed_file import PackedFileError, writer_lock
 from di_model.testing import tiny_config, write_checkpoint
 from di_model.weight_tree import matrices
 
@@ -114,3 +116,52 @@ def test_nothing_else_is_touched(cache: Path, tmp_path: Path) -> None:
     for path in (tmp_path / "none", cache / others[0]):
         with pytest.raises(NotADirectoryError, match="no directory"):
             kept_files(path)
+
+
+def test_all_is_removed_whatever_its_time(checkpoint: Checkpoint, cache: Path) -> None:
+    lay_out(checkpoint, WeightLayout.PACKED, cache)
+    (file,) = kept_files(cache)
+    age(file.path, -5)  # the clock was wrong
+    assert remove_unused(cache, DAY) == []
+    assert [each.path for each in remove_unused(cache, 0)] == [file.path]
+
+
+def test_the_lock_goes_with_the_last_file(checkpoint: Checkpoint, cache: Path) -> None:
+    lay_out(checkpoint, WeightLayout.PACKED, cache)
+    (file,) = kept_files(cache)
+    part = cache / f"{file.path.stem}.{'0' * 16}.part"
+    part.write_bytes(bytes(100))
+    age(part, 3)
+    os.utime(file.lock)
+    assert [each.path for each in remove_unused(cache, DAY)] == [part]
+    assert file.lock.exists()
+    assert [each.path for each in remove_unused(cache, 0)] == [file.path]
+    assert not file.lock.exists()
+
+
+def test_a_lock_that_was_removed_while_it_was_waited_for_is_taken_anew(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    entered = threading.Event()
+
+    def wait() -> None:
+        with writer_lock(path, 60):
+            entered.set()
+            with pytest.raises(PackedFileError), writer_lock(path, 0):
+                pass
+
+    with ThreadPoolExecutor(1) as pool:
+        with writer_lock(path, 0):
+            waiting = pool.submit(wait)
+            while not waiting.running():
+                time.sleep(0.001)
+            time.sleep(0.1)  # it waits for the file that is there now
+            path.unlink()
+        waiting.result(60)
+    assert entered.is_set()
+    assert path.exists()
+
+
+def test_a_directory_of_that_name_is_none_of_its_files(cache: Path) -> None:
+    for name in (f"{'a' * 32}.packed", f"{'a' * 32}.0.part"):
+        (cache / name).mkdir(parents=True)
+    assert kept_files(cache) == remove_unused(cache, 0) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from itertools import pairwise
 
 import pytest
@@ -13,6 +15,7 @@ from di_spec import (
     SamplingState,
     TokenBytes,
     TokenLogprobs,
+    Usage,
 )
 from di_spec.testing import byte_tokenizer
 from hypothesis import given
@@ -47,6 +50,14 @@ def test_plain_stream() -> None:
     assert (deltas[1].usage.prompt_tokens, deltas[1].usage.completion_tokens) == (2, 3)
     assert deltas[1].usage.total_tokens == 5
     assert deltas[0].logprobs is None
+
+
+def test_deltas_have_names_and_a_hash() -> None:
+    first, other = (request("ab").commit(tokens("xy")) for _ in range(2))
+    assert first == other
+    assert hash(first) == hash(other)
+    assert json.loads(json.dumps(asdict(first)))["usage"] == {"prompt_tokens": 2, "completion_tokens": 2}
+    assert first.usage == Usage(2, 2) != (2, 2)
 
 
 def test_stop_string_across_tokens_and_steps() -> None:

@@ -12,7 +12,7 @@ from di_engine.request import Request, RequestSequence
 from di_engine.runner import StepResult
 from di_engine.stats import EngineCounters
 
-REASONS = tuple(FinishReason)
+REASONS = tuple(FinishReason(number) for number in range(len(FinishReason)))
 """By number: as the enumeration itself, which takes longer to call."""
 _RUNS = FinishReason.NONE
 
@@ -30,7 +30,6 @@ class Delivery:
     Attributes:
         requests: by id.
         sequences: by id, those of them that have not ended.
-        outputs: what is to be delivered, each with the id of its sequence.
     """
 
     def __init__(
@@ -41,7 +40,9 @@ class Delivery:
     ) -> None:
         self.requests: dict[str, Request] = {}
         self.sequences: dict[int, RequestSequence] = {}
-        self.outputs: list[tuple[int, RequestOutput]] = []
+        self._outputs: list[
+            tuple[int, RequestOutput]
+        ] = []  # to be delivered, each with the id of its sequence
         self._table, self._counters, self._finish_scheduled = table, counters, finish
 
     def enter(self, request: Request) -> None:
@@ -97,7 +98,7 @@ class Delivery:
 
     def settle(self) -> int:
         """End everything, from whatever state; returns how many requests."""
-        for seq_id, output in self.outputs:
+        for seq_id, output in self._outputs:
             if output.finish_reason is not None:
                 self.sequences.pop(seq_id, None)  # it has its end, and must not get another
         found = list(self.requests.values())
@@ -106,11 +107,22 @@ class Delivery:
         self.sequences.clear()
         return len(found)
 
+    @property
+    def pending(self) -> bool:
+        """Whether a request has not ended, or something is to be delivered."""
+        return bool(self.requests or self._outputs)
+
+    def take_outputs(self) -> list[RequestOutput]:
+        """What is to be delivered, once, in the order in which it came."""
+        outputs = [output for _, output in self._outputs]
+        self._outputs = []
+        return outputs
+
     def clear(self) -> None:
         """Forget everything: nobody waits any more."""
         self.requests.clear()
         self.sequences.clear()
-        self.outputs.clear()
+        self._outputs.clear()
 
     def _finish(self, sequence: RequestSequence, delta: RequestDelta) -> None:
         """The one path on which a sequence, and with its last one a request, ends."""
@@ -130,7 +142,7 @@ class Delivery:
         request.completion_tokens += len(delta.token_ids)
         self._counters.output_tokens += len(delta.token_ids)
         output = request_output(sequence, delta, self._due_prompt_logprobs(sequence), finished=finished)
-        self.outputs.append((sequence.seq_id, output))
+        self._outputs.append((sequence.seq_id, output))
 
     def _due_prompt_logprobs(self, sequence: RequestSequence) -> tuple[LogprobEntry, ...] | None:
         """The prompt's log-probabilities, once, as soon as all of them are there."""

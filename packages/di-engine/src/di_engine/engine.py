@@ -228,14 +228,12 @@ class LLMEngine:
             raise
         finally:
             self._stepping = False
-        outputs = [output for _, output in self._delivery.outputs]
-        self._delivery.outputs = []
-        return outputs
+        return self._delivery.take_outputs()
 
     def has_unfinished(self) -> bool:
         """Whether a step has anything to do or to deliver."""
-        core, delivery = self._ready(), self._delivery
-        return bool(delivery.requests or delivery.outputs or core.pipeline)
+        core = self._ready()
+        return self._delivery.pending or bool(core.pipeline)
 
     def set_step_cost(self, cost: DraftBudget | None, *, learn: bool = True) -> None:
         """Verify as many drafts a step as pay by this cost; None: all of them. It changes time only.

@@ -10,7 +10,8 @@ from di_spec import Alternative, LogprobEntry, RequestDelta, TokenBytes, TokenLo
 from di_engine.request import Prompt, RequestSequence
 
 
-@dataclass(slots=True)  # not frozen: one is made for each token, and that takes three times as long
+# Nothing changes one, so that it has a hash; frozen, it would take three times as long to make, for each token.
+@dataclass(slots=True, unsafe_hash=True)
 class RequestOutput:
     """What one step adds to one choice of a request. Joined deltas are the whole output.
 

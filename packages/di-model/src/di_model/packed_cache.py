@@ -44,7 +44,7 @@ def kept_files(directory: Path) -> list[KeptFile]:
     found = []
     for path in [*directory.glob(f"{_KEY}.packed"), *directory.glob(f"{_KEY}.*.part")]:
         try:
-            if _is_ours(path):
+            if path.is_file() and _is_ours(path):
                 found.append(_kept(path))
         except FileNotFoundError:
             continue  # since it was listed
@@ -69,18 +69,20 @@ def _kept(path: Path) -> KeptFile:
 
 
 def remove_unused(directory: Path, seconds: float) -> list[KeptFile]:
-    """Remove files that were not used for so many seconds, and return them.
+    """Remove files that were not used for so many seconds, and return them; 0: all, whatever their times say.
 
-    Harmless for a process that has mapped one: it keeps the contents, and the next one to start writes the file anew.
-    What is being written stays. Raises OSError.
+    The lock goes with the last file of its name. Harmless for a process that has mapped a file: it keeps the contents,
+    and the next one to start writes the file anew. What is being written stays. Raises OSError.
     """
     removed = []
     for file in kept_files(directory):
-        if time.time() - file.used < seconds:
+        if seconds > 0 and time.time() - file.used < seconds:
             continue
         try:
             with writer_lock(file.lock, 0.0):
                 file.path.unlink()
+                if [*directory.glob(f"{file.lock.stem}.*")] == [file.lock]:
+                    file.lock.unlink()
         except (PackedFileError, FileNotFoundError):
             continue  # it is being written, or has gone
         removed.append(file)

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import torch
 from di_kernels.ops.linear import LinearWeight
@@ -187,20 +188,35 @@ def _mapped(path: Path, header: Header, weights: ModelWeights) -> ModelWeights:
 def writer_lock(path: Path, seconds: float) -> Iterator[None]:
     """Held by one process at a time; it ends with the process that held it.
 
-    The file stays: it says which checkpoint was packed, and its time is that of the last use.
+    The file says which checkpoint was packed, and its time is that of the last use. Who holds it may remove it as the
+    last thing.
 
     Raises:
         PackedFileError: another process has held it for so many seconds.
     """
     deadline = time.monotonic() + seconds
-    with path.open("ab") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
+    while True:
+        with path.open("ab") as file:
+            while not _try_lock(file):
                 if time.monotonic() > deadline:
                     message = f"another process has held {path} for {seconds:.0f} s"
-                    raise PackedFileError(None, message) from None
+                    raise PackedFileError(None, message)
                 time.sleep(0.05)
-        yield
+            if _is_at(path, file):  # else who held it has removed it, and there may be another one
+                yield
+                return
+
+
+def _try_lock(file: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_at(path: Path, file: IO[bytes]) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False

@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from di_spec.detokenizer import IncrementalDetokenizer, TokenBytes
 from di_spec.logprobs import TokenLogprobs
@@ -87,7 +86,8 @@ class LogprobEntry:
     top: tuple[Alternative, ...]
 
 
-class Usage(NamedTuple):
+@dataclass(slots=True, unsafe_hash=True)  # as RequestDelta below
+class Usage:
     """Tokens of the prompt and tokens kept in the output."""
 
     prompt_tokens: int
@@ -99,7 +99,9 @@ class Usage(NamedTuple):
         return self.prompt_tokens + self.completion_tokens
 
 
-class RequestDelta(NamedTuple):
+# Nothing changes one, so that it has a hash; frozen, it would take three times as long to make, for each token.
+@dataclass(slots=True, unsafe_hash=True)
+class RequestDelta:
     """What one step adds to a request's output.
 
     text: may lag behind the tokens while a character or a possible stop string is incomplete.

@@ -121,10 +121,10 @@ class EqualityCheck:
     Args:
         checkpoint: checkpoint directory; it may hold any sizes.
         seed: of requests and schedules.
-        loaded: a model to run instead of the one in ``checkpoint``.
+        loaded: a model to run instead of the one in ``checkpoint``, everywhere.
         instruction_set: of all runs. None: schedules have the vectorized ones of this machine, or the only one it has,
             in turn, and the requests alone the best one.
-        weight_layout: of schedules; the requests alone read weights as stored.
+        weight_layout: of schedules. The requests alone read weights as stored, or ``loaded``.
 
     Raises:
         FileNotFoundError, ValueError: see :func:`~di_engine.loading.load_model`.
@@ -144,7 +144,9 @@ class EqualityCheck:
         )
         as_stored = replace(self._base, weight_layout=WeightLayout.STORED)
         self._loaded = load_model(self._base) if loaded is None else loaded
-        self._loaded_alone = load_model(as_stored) if loaded is None else loaded
+        self._loaded_alone = (
+            self._loaded if loaded is not None or as_stored == self._base else load_model(as_stored)
+        )
         every = instruction_sets()
         self._instruction_sets = (every[1:] or every) if instruction_set is None else (instruction_set,)
         self._cases = CaseGenerator(

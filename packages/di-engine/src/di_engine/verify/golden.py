@@ -144,14 +144,11 @@ class GoldenVerification:
                 if preset is None:
                     yield from self._global(name, kind)
                     continue
-                if preset not in presets:
-                    presets = {
-                        preset: _Preset(self.checkpoints / preset, self._layout)
-                    }  # the one before is let go
+                if preset not in presets:  # the one before is let go
+                    presets = {preset: _Preset(self.checkpoints / preset, self._layout)}
                 yield from self._preset(name, kind, presets[preset])
-            except (
-                Exception
-            ) as error:  # a file that cannot be checked is a miss, and must not hide the others
+            except Exception as error:
+                # A file that cannot be checked is a miss, and must not hide the others.
                 yield Finding(FindingKind.MISSED, name, f"{type(error).__name__}: {error}")
 
     def _global(self, name: str, kind: GoldenKind) -> Iterator[Verdict | Finding]:

@@ -11,9 +11,8 @@ from di_kernels.ops.linear import LinearWeight
 
 def linear(x: Tensor, weight: LinearWeight, quantize_input: bool, out_dtype: torch.dtype) -> Tensor:
     """See :func:`di_kernels.ops.linear.linear`."""
-    w = matrix(weight)
-    y = torch.empty(x.shape[0], w[4], dtype=out_dtype)
-    _native.linear(x.contiguous(), w, quantize_input, y)
+    y = torch.empty(x.shape[0], weight.shape[0], dtype=out_dtype)
+    _native.linear(x.contiguous(), matrix(weight), quantize_input, y)
     return y
 
 
