@@ -13,8 +13,8 @@
 namespace di {
 namespace {
 
-constexpr int64_t kRunRows = 64;  // times tiles that are computed in one run: the longer the better memory
-                                  // reads, but what is computed stays in the first caches
+constexpr int64_t kRunRows = 64;     // times tiles that are computed in one run: the longer the better memory
+                                     // reads, but what is computed stays in the first caches
 constexpr int64_t kRowBlock = 1024;  // rows whose intermediate values are held at once
 
 // The (row, slot) pairs of a block of rows, sorted by expert. Pairs of the i-th expert that has any are
