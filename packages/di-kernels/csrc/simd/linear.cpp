@@ -12,7 +12,12 @@ using namespace simd::DI_ISA;
 
 // As many sums as the registers hold: the dot product has a latency of about six cycles, two begin in each.
 #if defined(DI_AVX512)
-constexpr int kFewRows = 16, kFewStoredRows = 8, kNarrowRows = 8, kWideRows = 12, kGroups = 2;
+constexpr int kFewStoredRows = 8, kNarrowRows = 8, kWideRows = 12, kGroups = 2;
+#if defined(DI_ISA_avx512bf16)
+constexpr int kFewRows = 16;
+#else
+constexpr int kFewRows = 8;  // a dot product of two steps needs registers of its own
+#endif
 #else
 constexpr int kFewRows = 2, kFewStoredRows = 0, kNarrowRows = 3, kWideRows = 3, kGroups = 1;
 #endif
