@@ -1,0 +1,70 @@
+"""Every number of rows has kernels of its own: a row has one value whichever of them computes it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from di_kernels import instruction_sets
+from di_kernels.ops.linear import LinearWeight, WeightFormat, linear
+from di_kernels.ops.moe import ExpertWeights, experts
+from di_kernels.packing import pack, pack_experts
+from di_kernels.testing import Hostile, assert_same_bits, hostile, instructions, threads
+from torch import Tensor
+
+SETS = instruction_sets()
+FORMATS = list(WeightFormat)
+ROWS = (*range(1, 19), 24, 25, 33)
+"""All that meet a group that is decoded in registers, and tiles of different heights of those that do not."""
+BLOCKS = (1, 3, 4, 5, 9)
+"""Blocks of 32 inputs: parts of a stage that is decoded at once, a whole one, and more."""
+
+
+def random_weight(form: WeightFormat, n: int, k: int, seed: int = 0) -> LinearWeight:
+    generator = torch.Generator().manual_seed(seed)
+
+    def integers(low: int, high: int, *shape: int) -> Tensor:
+        return torch.randint(low, high, shape, generator=generator, dtype=torch.uint8)
+
+    if form in (WeightFormat.FLOAT32, WeightFormat.BFLOAT16):
+        values = torch.randn(n, k, generator=generator)
+        return LinearWeight.dense(values if form is WeightFormat.FLOAT32 else values.to(torch.bfloat16))
+    if form is WeightFormat.MXFP4:
+        return LinearWeight.mxfp4(integers(0, 256, n, k // 2), integers(110, 140, n, k // 32))
+    return LinearWeight.fp8(integers(0, 256, n, k) & 0xBF, integers(110, 140, n // 32, k // 32))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("blocks", BLOCKS)
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_product_of_any_number_of_rows(form: WeightFormat, blocks: int, dtype: torch.dtype) -> None:
+    n = 32 if form is WeightFormat.FP8 else 48  # of 16: two that meet rows together, and one alone
+    weight = random_weight(form, n, 32 * blocks)
+    x = hostile(Hostile.OUTLIERS, max(ROWS), 32 * blocks, dtype=dtype)
+    expected = torch.cat([linear(row, weight) for row in x.split(1)])
+    for name in SETS:
+        with instructions(name):
+            for layout in (weight, pack(weight)):
+                for rows in ROWS:
+                    assert_same_bits(linear(x[:rows], layout), expected[:rows])
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_experts_with_any_number_of_rows(form: WeightFormat) -> None:
+    """Runs of groups end within a weight where threads share it; 96 channels are three quantization groups."""
+
+    def matrices(n: int, k: int, seed: int) -> tuple[LinearWeight, ...]:
+        return tuple(random_weight(form, n, k, seed + expert) for expert in range(len(ROWS)))
+
+    bank = ExpertWeights(matrices(96, 64, 0), matrices(96, 64, 100), matrices(64, 96, 200))
+    ids = torch.repeat_interleave(torch.arange(len(ROWS), dtype=torch.int32), torch.tensor(ROWS))
+    ids = ids[torch.randperm(len(ids), generator=torch.Generator().manual_seed(1))].unsqueeze(1)
+    x = hostile(Hostile.OUTLIERS, len(ids), 64, dtype=torch.bfloat16)
+    single = [
+        experts(x[i : i + 1], ids[i : i + 1], None, bank, 10.0, quantize_input=True) for i in range(len(ids))
+    ]
+    for name in SETS:
+        for count in (1, 2):
+            with instructions(name), threads(count):
+                for layout in (bank, pack_experts(bank)):
+                    got = experts(x, ids, None, layout, 10.0, quantize_input=True)
+                    assert_same_bits(got, torch.cat(single))
