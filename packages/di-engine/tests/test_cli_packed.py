@@ -37,6 +37,34 @@ def test_files_are_listed_and_removed(
     assert not path.exists()
 
 
+def test_what_was_not_removed_is_named_after_what_was(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (path,) = cache.glob("*.packed")
+    other = cache / f"{'a' * 32}.packed"
+    other.touch()
+    path.with_suffix(".lock").unlink()
+    path.with_suffix(".lock").mkdir()
+    assert run(["packed", str(cache), "--remove-unused", "0"]) == 1
+    shown = capsys.readouterr()
+    assert f"removed {other}" in shown.out
+    assert path.name in shown.out
+    assert f"di: not removed: {path.name}: " in shown.err
+    assert run(["packed", str(cache), "--remove-unused", "0", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["removed"] == []
+    assert "directory" in found["kept"][0]["problem"]
+
+
+def test_what_a_lock_holds_is_shown_as_text(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (lock,) = cache.glob("*.lock")
+    lock.write_text("\x1b]0;title\x07 /models/[red]v1\n")
+    assert run(["packed", str(cache)]) == 0
+    text = capsys.readouterr().out
+    assert "\x1b" not in text
+    assert "\\x1b]0;title\\x07 /models/[red]v1" in text
+
+
 @pytest.mark.parametrize("arguments", [["none"], [".", "--remove-unused", "-1"]])
 def test_mistakes_are_named(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

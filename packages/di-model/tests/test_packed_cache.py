@@ -6,11 +6,13 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from di_kernels.testing import assert_same_bits
+from di_model import packed_cache
 from di_model.checkpoint import Checkpoint, load_checkpoint
 from di_model.packed import WeightLayout, lay_out
 from di_model.packed_cache import kept_files, remove_unused
@@ -106,6 +108,85 @@ def test_a_file_without_its_lock_counts_from_when_it_was_written(checkpoint: Che
     assert [each.path for each in remove_unused(cache, 2 * DAY)] == [file.path]
 
 
+def test_a_use_is_recorded_where_the_lock_is_missing(checkpoint: Checkpoint, cache: Path) -> None:
+    lay_out(checkpoint, WeightLayout.PACKED, cache)
+    (file,) = kept_files(cache)
+    file.lock.unlink()
+    age(file.path, 9)
+    lay_out(checkpoint, WeightLayout.PACKED, cache)
+    assert remove_unused(cache, DAY) == []
+    assert kept_files(cache)[0].checkpoint == str(checkpoint.path.resolve())
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_an_odd_lock_keeps_its_file_only(
+    checkpoint: Checkpoint, cache: Path, make: Callable[[Path], None]
+) -> None:
+    lay_out(checkpoint, WeightLayout.PACKED, cache)
+    lay_out(load_checkpoint(checkpoint.path, draft=False), WeightLayout.PACKED, cache)
+    odd, other = kept_files(cache)
+    odd.lock.unlink()
+    make(odd.lock)
+    left, removed = sorted(remove_unused(cache, 0), key=lambda file: file.problem is None)
+    assert (left.path, removed.path, removed.problem) == (odd.path, other.path, None)
+    assert str(odd.lock) in (left.problem or "")
+    assert [(each.path, each.checkpoint) for each in kept_files(cache)] == [(odd.path, None)]
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("nowhere")])
+def test_what_is_no_file_is_passed_over(
+    checkpoint: Checkpoint, cache: Path, make: Callable[[Path], None]
+) -> None:
+    lay_out(checkpoint, WeightLayout.PACKED, cache)
+    (file,) = kept_files(cache)
+    make(cache / f"{'a' * 32}.packed")
+    assert kept_files(cache) == [file]
+    assert remove_unused(cache, 0) == [file]
+    assert (cache / f"{'a' * 32}.packed").is_symlink() or (cache / f"{'a' * 32}.packed").exists()
+
+
+def test_a_file_that_cannot_be_read_hides_no_other(
+    checkpoint: Checkpoint, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay_out(checkpoint, WeightLayout.PACKED, cache)
+    lay_out(load_checkpoint(checkpoint.path, draft=False), WeightLayout.PACKED, cache)
+    shut, other = kept_files(cache)
+    is_ours = packed_cache._is_ours
+
+    def refused(path: Path) -> bool:  # chmod refuses nothing to root
+        if path == shut.path:
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_ours(path)
+
+    monkeypatch.setattr(packed_cache, "_is_ours", refused)
+    assert [(each.path, each.problem) for each in kept_files(cache)] == [
+        (shut.path, "Permission denied"),
+        (other.path, None),
+    ]
+    assert {each.path: each.problem for each in remove_unused(cache, 0)} == {
+        shut.path: "Permission denied",
+        other.path: None,
+    }
+    assert shut.path.exists()
+
+
+def test_a_file_that_was_emptied_is_listed_and_removed(cache: Path) -> None:
+    cache.mkdir()
+    (cache / f"{'a' * 32}.packed").touch()
+    assert [each.nbytes for each in kept_files(cache)] == [0]
+    assert len(remove_unused(cache, 0)) == 1
+    assert kept_files(cache) == []
+
+
+def test_of_a_lock_one_line_of_bounded_length_is_read(checkpoint: Checkpoint, cache: Path) -> None:
+    lay_out(checkpoint, WeightLayout.PACKED, cache)
+    (file,) = kept_files(cache)
+    file.lock.write_bytes(b"one\ntwo\n")
+    assert kept_files(cache)[0].checkpoint == "one"
+    file.lock.write_bytes(b"x" * 100_000)
+    assert len(kept_files(cache)[0].checkpoint or "") == 4096
+
+
 def test_nothing_else_is_touched(cache: Path, tmp_path: Path) -> None:
     cache.mkdir()
     others = ["digests.json", "model.packed", f"{'a' * 32}.packed", f"{'b' * 32}.lock", f"{'A' * 32}.packed"]
@@ -159,9 +240,3 @@ def test_a_lock_that_was_removed_while_it_was_waited_for_is_taken_anew(tmp_path:
         waiting.result(60)
     assert entered.is_set()
     assert path.exists()
-
-
-def test_a_directory_of_that_name_is_none_of_its_files(cache: Path) -> None:
-    for name in (f"{'a' * 32}.packed", f"{'a' * 32}.0.part"):
-        (cache / name).mkdir(parents=True)
-    assert kept_files(cache) == remove_unused(cache, 0) == []

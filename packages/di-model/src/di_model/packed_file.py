@@ -86,10 +86,13 @@ def packed_file(checkpoint: Checkpoint, directory: Path) -> ModelWeights:
         if not _agrees(path, header):
             with writer_lock(lock, LOCK_SECONDS):
                 if not _agrees(path, header):  # another process may have written it in the meantime
-                    lock.write_text(f"{checkpoint.path.resolve()}\n", encoding="utf-8", errors="replace")
+                    _record(lock, checkpoint)
                     _write(path, header, checkpoint)
-        with contextlib.suppress(OSError):  # a directory that can only be read keeps the time of the writer
-            os.utime(lock)
+        with contextlib.suppress(OSError):  # where this user may not write, the time of the last one stays
+            if lock.exists():
+                os.utime(lock)
+            else:
+                _record(lock, checkpoint)
         return _mapped(path, header, checkpoint.weights)
     except PackedFileError:
         raise
@@ -97,6 +100,11 @@ def packed_file(checkpoint: Checkpoint, directory: Path) -> ModelWeights:
         raise PackedFileError(
             error.errno, f"packed weights in {directory}: {error.strerror or error}"
         ) from error
+
+
+def _record(lock: Path, checkpoint: Checkpoint) -> None:
+    """Says what was packed; the time of the file says when it was last used."""
+    lock.write_text(f"{checkpoint.path.resolve()}\n", encoding="utf-8", errors="replace")
 
 
 def _key(checkpoint: Checkpoint, directory: Path) -> str:
@@ -184,6 +192,10 @@ def _mapped(path: Path, header: Header, weights: ModelWeights) -> ModelWeights:
     return replace_matrices(weights, packed)
 
 
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK, 0o666)  # a pipe of that name would wait for a reader
+
+
 @contextlib.contextmanager
 def writer_lock(path: Path, seconds: float) -> Iterator[None]:
     """Held by one process at a time; it ends with the process that held it.
@@ -196,7 +208,7 @@ def writer_lock(path: Path, seconds: float) -> Iterator[None]:
     """
     deadline = time.monotonic() + seconds
     while True:
-        with path.open("ab") as file:
+        with open(path, "ab", opener=_open_at_once) as file:
             while not _try_lock(file):
                 if time.monotonic() > deadline:
                     message = f"another process has held {path} for {seconds:.0f} s"

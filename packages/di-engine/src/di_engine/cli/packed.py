@@ -7,9 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
-from di_engine.cli.common import EXIT_USAGE, bytes_text, print_json, stdout_console, user_errors
+from di_engine.cli.common import (
+    EXIT_FAILURE,
+    EXIT_USAGE,
+    CommandError,
+    bytes_text,
+    print_json,
+    printable,
+    stdout_console,
+    user_errors,
+)
 
 if TYPE_CHECKING:
     from di_model.packed_cache import KeptFile
@@ -31,18 +41,30 @@ def command(
 
     A file is named by what is in it. When a checkpoint changes, it gets another one, and the old one stays until it is
     removed here. Removing one never hurts: an engine that has it open keeps it, and the next start writes it anew.
+    An engine of a user who may not write there cannot leave word that it used a file.
+
+    Exits with 1 when a file could not be removed.
     """
     from di_model.packed_cache import kept_files
     from di_model.packed_cache import remove_unused as remove
 
     with user_errors(EXIT_USAGE):
         kept = kept_files(directory)
-        removed = [] if remove_unused is None else remove(directory, DAY * remove_unused)
+        due = [] if remove_unused is None else remove(directory, DAY * remove_unused)
+    removed = [file for file in due if file.problem is None]
+    failed = {file.path: file for file in due if file.problem is not None}
     gone = {file.path for file in removed}
-    left = [file for file in kept if file.path not in gone]
+    left = [failed.get(file.path, file) for file in kept if file.path not in gone]
     if as_json:
         print_json({"kept": left, "removed": removed})
-        return
+    else:
+        _print(left, removed)
+    if failed:
+        reasons = "; ".join(f"{path.name}: {file.problem}" for path, file in failed.items())
+        raise CommandError(f"not removed: {reasons}", EXIT_FAILURE)
+
+
+def _print(left: list[KeptFile], removed: list[KeptFile]) -> None:
     for file in removed:
         typer.echo(f"removed {file.path} ({bytes_text(file.nbytes)})")
     if left:
@@ -59,7 +81,6 @@ def _table(files: list[KeptFile]) -> Table:
     for file in files:
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(file.used))
         unfinished = " (not finished)" if file.path.suffix == ".part" else ""
-        table.add_row(
-            file.path.name + unfinished, bytes_text(file.nbytes), used, file.checkpoint or "unknown"
-        )
+        origin = file.problem or file.checkpoint or "unknown"
+        table.add_row(file.path.name + unfinished, bytes_text(file.nbytes), used, escape(printable(origin)))
     return table
