@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from di_kernels import _native
-from di_kernels.ops.sampling import pack_parameters
+from di_kernels.ops.sampling import SamplingParametersError, pack_parameters
 from torch import Tensor
 
 Q, OUT, SINK = torch.ones(3, 2, 8), torch.empty(3, 2, 8), torch.zeros(2)
@@ -171,7 +171,7 @@ def test_parameters_that_leave_nothing_to_draw_are_refused(name: str, value: flo
     given = {field: torch.tensor([number], dtype=torch.float64) for field, number in values.items()}
     zero = torch.zeros(1, dtype=torch.int64)
     packed = pack_parameters(**given, top_k=zero, seeds=zero)
-    with pytest.raises(ValueError, match=f"^{name} is out of range$"):
+    with pytest.raises(SamplingParametersError, match=f"^{name} is out of range$"):
         _native.choose(torch.zeros(1, 4), packed, zero, None, zero.clone(), zero == 1)
 
 

@@ -4,7 +4,6 @@ definitions."""
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -208,57 +207,6 @@ def test_choose_is_sample_and_all_finite(device: str, kind: Hostile) -> None:
         reference.choose(logits.cpu(), packed, given["positions"]), (tokens, finite), strict=True
     ):
         assert_same_bits(actual, expected.cpu())
-
-
-@pytest.mark.parametrize("kind", Hostile)
-def test_draw_is_choose(kind: Hostile) -> None:
-    logits, given = hostile(kind, 6, 40), parameters(6, seed=1)
-    packed = ops.pack_parameters(**{name: value for name, value in given.items() if name != "positions"})
-    positions, rows = given["positions"].numpy(), np.array([4, 0, 4])
-    for layout in (logits, with_gaps(logits)):
-        for chosen in (None, rows):
-            part = slice(None) if chosen is None else chosen
-            which = None if chosen is None else torch.from_numpy(chosen)
-            expected = ops.choose(layout, packed[part], given["positions"][part], which)
-            arguments = (layout, packed[part].numpy().tobytes(), positions[part], chosen)
-            for drawn in (ops.draw(*arguments), reference.draw(*arguments)):
-                for actual, wanted in zip(drawn, expected, strict=True):
-                    assert_same_bits(torch.from_numpy(actual), wanted)
-
-
-BAD_DRAWS = [
-    ({"parameters": b"\0" * 79}, ValueError, "one record a row"),
-    ({"parameters": b"\xff" * 80}, ValueError, "temperature is out of range"),
-    ({"parameters": "ab"}, TypeError, "parameters must be an array"),
-    ({"positions": np.array([1, -1])}, ValueError, "positions must not be negative"),
-    ({"positions": np.array([1])}, ValueError, "one element a row"),
-    (
-        {"positions": np.array([1, 2], np.int32)},
-        TypeError,
-        "positions must be an array or CPU tensor of int64",
-    ),
-    ({"rows": np.array([0, 2])}, ValueError, "rows out of range"),
-    ({"rows": np.array([0, -1])}, ValueError, "rows out of range"),
-    ({"rows": np.array([0])}, ValueError, "one record a row"),
-    ({"logits": torch.zeros(2, 8, dtype=torch.float64)}, TypeError, "logits has dtype torch.float64"),
-    ({"logits": torch.zeros(2, 0)}, ValueError, "logits has 0 columns"),
-    ({"logits": torch.zeros(2)}, ValueError, "logits has shape"),
-]
-
-
-@pytest.mark.parametrize(("change", "error", "message"), BAD_DRAWS)
-def test_draw_refuses_what_it_cannot_draw_from(
-    change: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    given = parameters(2, seed=1)
-    packed = ops.pack_parameters(**{name: value for name, value in given.items() if name != "positions"})
-    arguments = {
-        "logits": torch.zeros(2, 8),
-        "parameters": packed.numpy().tobytes(),
-        "positions": np.array([1, 2]),
-    }
-    with pytest.raises(error, match=message):
-        ops.draw(**{**arguments, **change})
 
 
 def test_packed_parameters_have_the_layout_of_the_record() -> None:

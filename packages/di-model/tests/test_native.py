@@ -277,6 +277,8 @@ def test_a_bad_step_writes_nothing(
     assert sequences.native is not None
     with pytest.raises(error, match=message):
         sequences.native.forward(**arrays)
+    with pytest.raises(error, match=message):
+        sequences.native.draw(**arrays, parameters=records(len(arrays["tokens"])))
     assert torch.equal(sequences.pool.blocks, before[0])
     assert torch.equal(sequences.pool.slots, before[1])
 
@@ -312,7 +314,9 @@ def test_tokens_drawn_in_the_same_call(tiny: Checkpoint, draft: bool) -> None:
                     arrays = {name: tensor.numpy() for name, tensor in together.arrays(rows).items()}
                     together.done = [count + rows.get(i, 0) for i, count in enumerate(together.done)]
                     drawn = together.native.draw(**arrays, parameters=given)
-                    expected, _ = sampling.draw(apart.step(rows)[1], given, np.array(positions, np.int64))
+                    packed = torch.tensor([*given], dtype=torch.uint8).view(-1, sampling.PARAMETERS.itemsize)
+                    where = torch.tensor(positions, dtype=torch.int64)
+                    expected, _ = sampling.choose(apart.step(rows)[1], packed, where)
                     assert drawn.dtype == np.int32
                     assert drawn.tolist() == expected.tolist()
                     assert torch.equal(together.pool.slots, apart.pool.slots)
@@ -346,7 +350,7 @@ def test_parameters_that_draw_nothing_write_nothing(
     sequences = Sequences(built(tiny), native=True)
     assert sequences.native is not None
     before = sequences.pool.slots.clone()
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(sampling.SamplingParametersError, match=message):
         sequences.native.draw(**sequences.arrays({0: 1}), parameters=parameters)
     assert torch.equal(sequences.pool.slots, before)
 

@@ -12,8 +12,6 @@ namespace di::bind {
 template <class T>
 constexpr const char* kBufferFormats = "ilq";  // of integers; their size says which
 template <>
-inline constexpr const char* kBufferFormats<bool> = "?";
-template <>
 inline constexpr const char* kBufferFormats<uint8_t> = "B";
 
 template <class T>

@@ -168,10 +168,8 @@ struct CachedPlan {
     const HostArray<int32_t> drawn(out, "out", 1, true);
     check(arrays, window_columns);
     const int64_t rows = arrays.tokens.size();
-    require(packed.size() == rows * static_cast<int64_t>(sizeof(SamplingParameters)),
-            "parameters: one record a row is allowed");
     require(drawn.size() == rows, "out must have one element a row");
-    const SamplingParameters* given = sampling_parameters(packed.data(), rows);
+    const SamplingParameters* given = sampling_parameters(packed.data(), packed.size(), rows);
     nb::gil_scoped_release release;
     bound.bfloat16 ? bound.plan.draw<bf16>(arrays.input(), views, window_columns, given, drawn.data())
                    : bound.plan.draw<float>(arrays.input(), views, window_columns, given, drawn.data());

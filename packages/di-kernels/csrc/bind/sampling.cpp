@@ -7,7 +7,6 @@
 #include <limits>
 #include <optional>
 
-#include "bind/host_array.hpp"
 #include "bind/sampling.hpp"
 #include "bind/tensor.hpp"
 
@@ -62,31 +61,7 @@ const int64_t* chosen_rows(const std::optional<View>& rows, int64_t count, int64
 const SamplingParameters* records(const View& v) {
   const auto bytes = dense<uint8_t, 2>(v, "parameters");
   require(bytes.shape[1] == sizeof(SamplingParameters), "parameters: records of another size");
-  return sampling_parameters(bytes.data, bytes.shape[0]);
-}
-
-// choose() with everything but the logits in arrays of the host.
-void call_draw(View logits, nb::handle parameters, nb::handle positions, nb::object rows, nb::handle tokens,
-               nb::handle finite) {
-  const auto x = matrix<const float>(logits, "logits");
-  const HostArray<uint8_t> packed(parameters, "parameters", 1);
-  const HostArray<int64_t> where(positions, "positions", 1), ids(tokens, "tokens", 1, true);
-  const HostArray<bool> usable(finite, "finite", 1, true);
-  std::optional<HostArray<int64_t>> which;
-  if (!rows.is_none()) which.emplace(rows, "rows", 1);
-  const int64_t count = which.has_value() ? which->size() : x.count;
-  require(packed.size() == count * static_cast<int64_t>(sizeof(SamplingParameters)),
-          "parameters: one record a row is allowed");
-  require(where.size() == count && ids.size() == count && usable.size() == count,
-          "positions, tokens and finite must have one element a row");
-  for (int64_t i = 0; i < count; ++i) {
-    require(where.data()[i] >= 0, "positions must not be negative");
-    require(!which.has_value() || (which->data()[i] >= 0 && which->data()[i] < x.count), "rows out of range");
-  }
-  const SamplingParameters* given = sampling_parameters(packed.data(), count);
-  nb::gil_scoped_release release;
-  choose(x, which.has_value() ? which->data() : nullptr, count, given, where.data(), ids.data(),
-         usable.data());
+  return sampling_parameters(bytes.data, bytes.shape[0] * bytes.shape[1], bytes.shape[0]);
 }
 
 void bind_logprobs(nb::module_& m) {
@@ -180,8 +155,6 @@ void bind_draws(nb::module_& m) {
     nb::gil_scoped_release release;
     philox(keys, where, purpose, y);
   });
-  m.def("draw", &call_draw, nb::arg("logits"), nb::arg("parameters"), nb::arg("positions"),
-        nb::arg("rows").none(), nb::arg("tokens"), nb::arg("finite"));
   m.def(
       "choose",
       [](View logits, View parameters, View positions, std::optional<View> rows, View tokens, View finite) {
@@ -203,7 +176,15 @@ void bind_draws(nb::module_& m) {
 
 }  // namespace
 
-const SamplingParameters* sampling_parameters(const uint8_t* data, int64_t count) {
+const SamplingParameters* sampling_parameters(const uint8_t* data, int64_t size, int64_t count) {
+  const auto require = [](bool ok, const char* message) {
+    if (ok) return;
+    const auto error = nb::module_::import_("di_kernels.ops.sampling").attr("SamplingParametersError");
+    PyErr_SetString(error.ptr(), message);
+    throw nb::python_error();
+  };
+  require(size == count * static_cast<int64_t>(sizeof(SamplingParameters)),
+          "parameters: one record a row is allowed");
   require(reinterpret_cast<uintptr_t>(data) % alignof(SamplingParameters) == 0,
           "parameters: records must be aligned to 8 bytes");
   const auto* out = reinterpret_cast<const SamplingParameters*>(data);

@@ -7,8 +7,8 @@
 
 namespace di::bind {
 
-// Records of sampling parameters, as bytes. Throws a ValueError of Python for values out of range, which
-// would leave nothing to draw from.
-const SamplingParameters* sampling_parameters(const uint8_t* data, int64_t count);
+// `count` records of sampling parameters, as bytes. Throws the SamplingParametersError of Python for another
+// size and for values out of range, which would leave nothing to draw from.
+const SamplingParameters* sampling_parameters(const uint8_t* data, int64_t size, int64_t count);
 
 }  // namespace di::bind

@@ -343,7 +343,7 @@ class CachedPlan:
         parameters: bytes,
     ) -> NDArray[np.int32]:
         """Compute a step in which every row draws the token behind it: :meth:`run`, :meth:`ModelPlan.logits` and
-        :func:`di_kernels.ops.sampling.draw` in one call, with their bits.
+        :func:`di_kernels.ops.sampling.choose` in one call, with their bits.
 
         What the host does between two calls, after a step through large weights, it does from cold caches.
 
@@ -355,7 +355,8 @@ class CachedPlan:
             int32 ``[rows]``, -1 for a row whose logits are not finite.
 
         Raises:
-            ValueError, IndexError: as of :meth:`run`, and for parameters out of range; nothing is computed then.
+            SamplingParametersError: a ValueError about the parameters; nothing is computed then.
+            ValueError, IndexError: as of :meth:`run`.
         """
         out = np.empty(len(tokens), np.int32)
         self._native.draw(tokens, q_start, q_len, slots, block_table, context, self._window, parameters, out)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from di_cache import CachePool, SlotMapError
 from di_kernels.ops.linear import LinearWeight
+from di_kernels.ops.sampling import SamplingParametersError
 from di_kernels.plan import (
     AttentionPart,
     CachedPlan,
@@ -111,16 +112,19 @@ class NativeModel:
             parameters: a record of ``di_kernels.ops.sampling.PARAMETERS`` for each row, as bytes.
 
         Returns:
-            int32 ``[rows]``, those of :meth:`forward`, :meth:`logits` and :func:`di_kernels.ops.sampling.draw` at the
-            position behind each row; -1 where the logits are not finite.
+            int32 ``[rows]``, those of :meth:`forward`, :meth:`logits` and :func:`di_kernels.ops.sampling.choose` at
+            the position behind each row; -1 where the logits are not finite.
 
         Raises:
+            SamplingParametersError: parameters out of range, or not a record for each row.
             SlotMapError, IndexError: as of :meth:`forward`. Nothing is computed then.
         """
         try:
             return self._cached.draw(
                 tokens, q_start, q_len, slots, block_table, context, parameters=parameters
             )
+        except SamplingParametersError:
+            raise
         except ValueError as error:
             raise SlotMapError(str(error)) from None
 

@@ -98,27 +98,25 @@ def _draw(
     """A token of each row, -1 for none, and whether its logits were finite before they were edited."""
     device = logits.device
     packed = bytearray().join([state.packed for state in states])
-    edited = [i for i in special if states[i].edits_logits]
-    if not edited:
-        which_rows = None if rows is None else np.asarray(rows, dtype=np.int64)
-        drawn, usable = ops.draw(logits, packed, np.asarray(positions, dtype=np.int64), which_rows)
-        return drawn.astype(np.int32), usable
-    parameters = (
-        torch.frombuffer(packed, dtype=torch.uint8).view(len(states), ops.PARAMETERS.itemsize).to(device)
-    )
+    parameters = torch.frombuffer(packed, dtype=torch.uint8) if packed else torch.empty(0, dtype=torch.uint8)
+    parameters = parameters.view(len(states), ops.PARAMETERS.itemsize).to(device)
     where = _indices(positions, device)
     which = None if rows is None else _indices(rows, device)
-    tokens, finite = torch.empty_like(where), torch.empty_like(where, dtype=torch.bool)
-    which = torch.arange(len(states), device=device) if which is None else which
-    if others := sorted(set(range(len(states))).difference(edited)):
-        these = _indices(others, device)
-        given = parameters[these], where[these], which[these]
-        tokens[these], finite[these] = ops.choose(logits, *given)
-    these = _indices(edited, device)
-    part = logits.index_select(0, which[these])
-    finite[these] = ops.all_finite(part)
-    _edit(part, [states[i] for i in edited])
-    tokens[these], _ = ops.choose(part, parameters[these], where[these])
+    edited = [i for i in special if states[i].edits_logits]
+    if not edited:
+        tokens, finite = ops.choose(logits, parameters, where, which)
+    else:
+        tokens, finite = torch.empty_like(where), torch.empty_like(where, dtype=torch.bool)
+        which = torch.arange(len(states), device=device) if which is None else which
+        if others := sorted(set(range(len(states))).difference(edited)):
+            these = _indices(others, device)
+            given = parameters[these], where[these], which[these]
+            tokens[these], finite[these] = ops.choose(logits, *given)
+        these = _indices(edited, device)
+        part = logits.index_select(0, which[these])
+        finite[these] = ops.all_finite(part)
+        _edit(part, [states[i] for i in edited])
+        tokens[these], _ = ops.choose(part, parameters[these], where[these])
     return tokens.cpu().numpy().astype(np.int32), finite.cpu().numpy()
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from di_kernels import _native
@@ -118,18 +116,6 @@ def choose(
         tokens,
         finite,
     )
-    return tokens, finite
-
-
-def draw(
-    logits: Tensor,
-    parameters: bytes | bytearray,
-    positions: NDArray[np.int64],
-    rows: NDArray[np.int64] | None,
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """See :func:`di_kernels.ops.sampling.draw`."""
-    tokens, finite = np.empty(len(positions), np.int64), np.empty(len(positions), np.bool_)
-    _native.draw(_rows(logits), parameters, positions, rows, tokens, finite)
     return tokens, finite
 
 

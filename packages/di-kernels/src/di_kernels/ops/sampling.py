@@ -24,7 +24,6 @@ from typing import cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from di_kernels.dispatch import kernel
@@ -43,6 +42,10 @@ PARAMETERS = np.dtype(
     [("temperature", "f8"), ("top_p", "f8"), ("min_p", "f8"), ("top_k", "i8"), ("seed", "u8")]
 )
 """What one row is drawn with, as :func:`choose` takes it. :func:`sample` says what the fields mean."""
+
+
+class SamplingParametersError(ValueError):
+    """Parameters that leave nothing to draw from, or not one record of them for each row."""
 
 
 def philox(seeds: Tensor, positions: Tensor, purpose: DrawPurpose, count: int) -> Tensor:
@@ -245,33 +248,6 @@ def choose(
     check_shape("positions", positions, count)
     chosen = kernel("sampling", "choose", logits)(logits, parameters, positions, rows)
     return cast("tuple[Tensor, Tensor]", chosen)
-
-
-def draw(
-    logits: Tensor,
-    parameters: bytes | bytearray,
-    positions: NDArray[np.int64],
-    rows: NDArray[np.int64] | None = None,
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """:func:`choose` with everything but the logits in memory of the host, where the engine has it.
-
-    A step makes no tensor for it: after a step through large weights, what a tensor operation needs is in no cache.
-
-    Args:
-        logits: float32 ``[rows, vocab]``.
-        parameters: ``count`` records of ``PARAMETERS`` as bytes.
-        positions: int64 ``[count]``.
-        rows: int64 ``[count]``, or None: all, in order.
-
-    Returns:
-        Columns int64 ``[count]`` and bool ``[count]``, as of :func:`choose`.
-
-    Raises:
-        ValueError: sizes do not agree, or a value is out of its range; TypeError for another element type.
-    """
-    _check_logits(logits)
-    drawn = kernel("sampling", "draw", logits)(logits, parameters, positions, rows)
-    return cast("tuple[NDArray[np.int64], NDArray[np.bool_]]", drawn)
 
 
 def pack_parameters(

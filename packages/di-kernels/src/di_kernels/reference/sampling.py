@@ -139,21 +139,6 @@ def choose(
     return sample(part, **given, positions=positions), all_finite(part)
 
 
-def draw(
-    logits: Tensor,
-    parameters: bytes | bytearray,
-    positions: NDArray[np.int64],
-    rows: NDArray[np.int64] | None = None,
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """See :func:`di_kernels.ops.sampling.draw`."""
-    records = torch.from_numpy(np.frombuffer(bytes(parameters), np.uint8).copy())
-    which = None if rows is None else torch.from_numpy(rows)
-    tokens, finite = choose(
-        logits, records.view(len(positions), PARAMETERS.itemsize), torch.from_numpy(positions), which
-    )
-    return tokens.numpy(), finite.numpy()
-
-
 def sample(
     logits: Tensor,
     temperature: Tensor,
