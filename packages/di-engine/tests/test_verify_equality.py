@@ -68,9 +68,8 @@ def test_engine_whose_bits_depend_on_the_batch_is_found(checkpoint, loaded):
     broken = dataclasses.replace(loaded, model=BatchDependentModel(loaded.model))
     report = EqualityCheck(checkpoint, seed=3, loaded=broken).run(14)
     assert report.difference is not None
-    assert re.match(
-        r"(logprobs|token_ids)\[", report.difference.what
-    )  # where two tokens are nearly equal, the token
+    # Where two tokens are nearly equal, the token differs.
+    assert re.match(r"(logprobs|token_ids)\[", report.difference.what)
     assert not report.passed
 
 

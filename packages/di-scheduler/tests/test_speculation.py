@@ -98,10 +98,9 @@ def choices(draw: st.DrawFn) -> Choice:
 
 
 @given(choice=choices(), order=st.randoms(use_true_random=False))
-@example(
-    Choice(CostCurve((1, 3), (2.0, 3.0), stepped=True), [[0.5, 0.5]]), Random(0)
-)  # first no gain, then one
-@example(Choice(CostCurve((1, 2), (2.0, 3.0), stepped=True), [[0.5, 0.5]]), Random(0))  # no gain at all
+# First no gain, then one; and no gain at all.
+@example(Choice(CostCurve((1, 3), (2.0, 3.0), stepped=True), [[0.5, 0.5]]), Random(0))
+@example(Choice(CostCurve((1, 2), (2.0, 3.0), stepped=True), [[0.5, 0.5]]), Random(0))
 @example(Choice(CostCurve((1, 2), (4.0, 2.0), stepped=False), [[0.5] * 4]), Random(0))  # a curve that falls
 def test_the_total_is_the_smallest_best_of_all_choices(choice: Choice, order: Random) -> None:
     """Property 29, first half: brute force over every prefix of every sequence; rates in any order."""

@@ -223,9 +223,8 @@ class FlopsEstimator:
         self._compact = shape.truncation is PrefillTruncation.COMPACT
         self._window = PairCount(1, shape.window)
         self._window_flops: dict[bool, int] = defaultdict(int)  # by whether prompts are truncated there
-        self._pair_flops: dict[tuple[PairCount, bool], int] = defaultdict(
-            int
-        )  # by count and "compact rows only"
+        # By count and "compact rows only".
+        self._pair_flops: dict[tuple[PairCount, bool], int] = defaultdict(int)
         self._index_key_flops: dict[int, int] = defaultdict(int)  # a new entry, by ratio
         self._row_flops = 0  # of attention, a row
         self._compact_row_flops = 0  # of attention, a row that compaction keeps

@@ -93,10 +93,8 @@ def verify_coupled(
     _check(logits, states, row_start, positions, drafts)
     starts, expected = row_start.tolist(), drafts.tolist()
     sampled = list(sample_tokens(sampler, logits, states, positions, row_start[:-1]))
-    ahead, at = (
-        list(states),
-        starts[:-1],
-    )  # what each sequence's latest token was drawn with, and from which row
+    # What each sequence's latest token was drawn with, and from which row.
+    ahead, at = list(states), starts[:-1]
     going = list(range(len(states)))
     while going := [i for i in going if sampled[i].token_ids[-1:] == (expected[at[i]],)]:
         for i in going:

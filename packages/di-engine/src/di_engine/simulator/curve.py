@@ -31,9 +31,7 @@ class StepCurve:
     """Seconds to plan, prepare and commit a step; behind the device's work when scheduling is asynchronous."""
 
     def __post_init__(self) -> None:
-        check_number(
-            "constant", self.constant, LEAST_STEP, MOST_STEP
-        )  # one that costs nothing would stop time
+        check_number("constant", self.constant, LEAST_STEP, MOST_STEP)  # at no cost, time would stand still
         check_number("per_row", self.per_row, 0, MOST_PER_TOKEN)
         check_number("per_context_token", self.per_context_token, 0, MOST_PER_TOKEN)
         check_number("host", self.host, 0, MOST_STEP)
