@@ -157,7 +157,9 @@ def test_as_many_experts_as_memory_holds(released: ModelConfig) -> None:
     assert 100 < experts_in_memory(config, 8 << 30) < 200
 
 
-@pytest.mark.parametrize("option", [("--kind", "round"), ("--step", "dance"), ("--threads", "0")])
+@pytest.mark.parametrize(
+    "option", [("--kind", "round"), ("--step", "dance"), ("--threads", "0"), ("--layout", "packed,stored")]
+)
 def test_options_are_checked(option: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "layer", *option]) == 2
     assert option[0] in capsys.readouterr().err

@@ -291,6 +291,8 @@ def test_more_threads_than_processors_are_noted_and_change_nothing(capsys, check
     )
     assert "note" not in generate(capsys, *command, "--quiet").err
     assert "note" not in generate(capsys, *command[:-1], "1").err
+    common.note_of_threads(4096)
+    assert capsys.readouterr().err.endswith(", and so much slower that it may take minutes\n")
 
 
 def test_note_that_may_not_be_looked_for_fails_nothing(capsys, checkpoint, expected, monkeypatch):

@@ -72,3 +72,15 @@ def test_mistakes_are_named(
     monkeypatch.chdir(tmp_path)
     assert run(["packed", *arguments]) == 2
     assert capsys.readouterr().err.startswith("di: ")
+
+
+@pytest.mark.parametrize(
+    "command", ["packed", "demo-checkpoint", "generate nano --prompt a --packed-directory"]
+)
+def test_an_empty_path_is_not_the_current_directory(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run([*command.split(), ""]) == 2
+    assert "got '', allowed: a path" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -15,7 +15,6 @@ from di_engine.cli.bench_output import (
     SecondsOption,
     ThreadsOption,
     load_text,
-    names,
     print_reached,
     thread_counts,
     using_kernels,
@@ -64,7 +63,9 @@ def command(
         if not chosen:
             allowed = "; ".join(each.name for each in known)
             raise CommandError(f"{option}: got {text!r}, allowed: a part of {allowed}", EXIT_USAGE)
-    layouts = names("--layout", layout, [each.value for each in Layout])
+    layouts = [each.value for each in Layout]
+    if layout not in layouts:
+        raise CommandError(f"--layout: got {layout!r}, allowed: {' or '.join(layouts)}", EXIT_USAGE)
     counts = thread_counts(threads)
     held = experts or experts_in_memory(released_config(), available_memory())
     meter = LoadMeter()
@@ -72,7 +73,7 @@ def command(
         total = len(kinds) * len(steps) * len(counts)
         with tqdm(total=total, unit="case", disable=not sys.stderr.isatty()) as bar:
             found = measure_layers(
-                kinds, steps, counts, seconds, held, Layout(layouts[0]), progress=lambda reached: bar.update()
+                kinds, steps, counts, seconds, held, Layout(layout), progress=lambda reached: bar.update()
             )
         load = meter.read()
         results = [{**reached_record(reached), "experts": held} for reached in found]

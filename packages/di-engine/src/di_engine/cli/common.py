@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import typer
 from rich.console import Console
 
 from di_engine.cli.streams import takes_any_text, write_error
@@ -57,6 +58,14 @@ def user_errors(exit_code: int = EXIT_FAILURE) -> Iterator[None]:
         raise CommandError(str(error), EXIT_USAGE if _is_setting(error) else exit_code) from error
 
 
+def given_path(text: str | Path) -> Path:
+    """Parser of a directory's option: of an empty text, such as a variable that is not set, typer makes the current
+    directory."""
+    if text == "":
+        raise typer.BadParameter("got '', allowed: a path")
+    return Path(text)
+
+
 def os_error_text(error: OSError, subject: str | None = None) -> str:
     """What an OSError says to people; ``subject`` stands in for the file where the error names none."""
     name = subject if error.filename is None else error.filename
@@ -97,8 +106,9 @@ def note_of_threads(count: int | None) -> None:
     """Say on stderr if so many threads, of ``--threads``, find no processor each. No mistake: results are the same."""
     usable = usable_processors()
     if count is not None and count > usable:
+        slower = "slower" if count <= 16 * usable else "so much slower that it may take minutes"
         write_error(
-            f"note: --threads {count}: more than the {usable} that this process may run at once, and slower\n"
+            f"note: --threads {count}: more than the {usable} that this process may run at once, and {slower}\n"
         )
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from di_engine.cli.common import EXIT_USAGE, CommandError, user_errors
+from di_engine.cli.common import EXIT_USAGE, CommandError, given_path, user_errors
 from di_engine.cli.interruption import raise_from_now_on
 
 NOTE_FILE = "RANDOM_WEIGHTS.txt"
@@ -25,7 +25,11 @@ CONFIG_FILE = "config.json"
 
 def command(
     directory: Annotated[
-        Path, typer.Argument(help="Where to write it: a new or empty directory, or an earlier demonstration.")
+        Path,
+        typer.Argument(
+            help="Where to write it: a new or empty directory, or an earlier demonstration.",
+            parser=given_path,
+        ),
     ],
     seed: Annotated[int, typer.Option(min=0, help="Seed of the weights.")] = 0,
 ) -> None:

@@ -16,6 +16,7 @@ from di_engine.cli.common import (
     EXIT_USAGE,
     CommandError,
     existing_model,
+    given_path,
     note_of_threads,
     user_errors,
 )
@@ -42,13 +43,16 @@ def _option(
     default: str | None = None,
     metavar: str | None = None,
     exists: bool = False,
+    parser: Callable[[str], Any] | None = None,
 ) -> Any:
     """An option; ``default`` says in words what happens without it, where its default value does not.
 
-    ``exists``: the path must be there.
+    ``exists``: the path must be there. ``parser``: makes the value of the text.
     """
     shown = True if default is None else default
-    return typer.Option(*names, help=help_text, show_default=shown, metavar=metavar, exists=exists)
+    return typer.Option(
+        *names, help=help_text, show_default=shown, metavar=metavar, exists=exists, parser=parser
+    )
 
 
 # Defaults are those of SamplingParams and EngineConfig; a test holds them to that. They are repeated because help must
@@ -215,7 +219,12 @@ def command(
     ] = "auto",
     packed_directory: Annotated[
         Path | None,
-        _option("Directory that keeps packed weights from run to run.", default="none: packed in memory"),
+        _option(
+            "Directory that keeps packed weights from run to run.",
+            default="none: packed in memory",
+            parser=given_path,
+            metavar="<path>",
+        ),
     ] = None,
     load_draft: Annotated[bool, _option("Load the draft model.")] = True,
 ) -> int:

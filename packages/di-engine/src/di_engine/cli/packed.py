@@ -15,6 +15,7 @@ from di_engine.cli.common import (
     EXIT_USAGE,
     CommandError,
     bytes_text,
+    given_path,
     print_json,
     printable,
     stdout_console,
@@ -28,7 +29,9 @@ DAY = 86400.0
 
 
 def command(
-    directory: Annotated[Path, typer.Argument(help="What --packed-directory was given as.")],
+    directory: Annotated[
+        Path, typer.Argument(help="What --packed-directory was given as.", parser=given_path)
+    ],
     remove_unused: Annotated[
         float | None,
         typer.Option(
