@@ -28,6 +28,14 @@ VARIANTS: tuple[dict[str, object], ...] = (
 )
 
 
+PLAIN: tuple[dict[str, object], ...] = (
+    {"temperature": 1.3},
+    {"temperature": 0.0},
+    {"temperature": 0.8, "top_k": 6, "top_p": 0.9},
+)
+"""Whose tokens depend on nothing that a draft could change."""
+
+
 def make_state(**params: object) -> SamplingState:
     return SamplingState(SamplingParams(**params), PROMPT, [EOS], vocab_size=VOCAB_SIZE)
 
@@ -82,13 +90,16 @@ def test_speculation_changes_no_bit(data: st.DataObject) -> None:
     """Batches of sequences at different points, with right and wrong drafts of any length, to the end."""
     seed = data.draw(st.integers(0, 2**20))
     steps = 9
-    kinds = data.draw(st.lists(st.integers(0, len(VARIANTS) - 1), min_size=1, max_size=5))
+    kinds = data.draw(
+        st.lists(st.sampled_from(VARIANTS + PLAIN), min_size=1, max_size=5)
+        | st.lists(st.sampled_from(PLAIN), min_size=1, max_size=5)
+    )
 
     def model(prefix: Sequence[int]) -> Tensor:
         return logits_behind(prefix, seed)
 
-    truth = [one_by_one(model, make_state(seed=i, **VARIANTS[kind]), steps) for i, kind in enumerate(kinds)]
-    states = [make_state(seed=i, **VARIANTS[kind]) for i, kind in enumerate(kinds)]
+    truth = [one_by_one(model, make_state(seed=i, **kind), steps) for i, kind in enumerate(kinds)]
+    states = [make_state(seed=i, **kind) for i, kind in enumerate(kinds)]
     outputs: list[list[int]] = [[] for _ in kinds]
     entries: list[list[object]] = [[] for _ in kinds]
     while min(map(len, outputs)) < steps:
@@ -112,6 +123,20 @@ def test_speculation_changes_no_bit(data: st.DataObject) -> None:
             states[i].record(result.token_ids)
     for output, logprobs, (tokens, expected, _) in zip(outputs, entries, truth, strict=True):
         assert (output[:steps], logprobs[:steps]) == (tokens, expected)
+
+
+def test_plain_sequences_take_one_call_of_the_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def model(prefix: Sequence[int]) -> Tensor:
+        return logits_behind(prefix, 6)
+
+    truth = [one_by_one(model, make_state(seed=i, **kind), 5)[0] for i, kind in enumerate(PLAIN)]
+    states = [make_state(seed=i, **kind) for i, kind in enumerate(PLAIN)]
+    assert all(state.plain for state in states)
+    calls, sample = [], Sampler.sample
+    monkeypatch.setattr(Sampler, "sample", lambda *args: calls.append(args) or sample(*args))
+    results = verify(model, states, [[] for _ in PLAIN], [tokens[:4] for tokens in truth])
+    assert [list(result.token_ids) for result in results] == truth
+    assert len(calls) == 1
 
 
 def _counts(state: SamplingState) -> object:

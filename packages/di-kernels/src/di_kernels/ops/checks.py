@@ -42,7 +42,11 @@ def check_result_type(name: str, dtype: torch.dtype) -> None:
 def check_shape(name: str, tensor: Tensor, *shape: int | None) -> None:
     """Raise ValueError unless ``tensor`` has this shape; ``None`` matches any size. No tensor: TypeError."""
     check_kind(name, tensor, Tensor)
-    actual = tuple(tensor.shape)
+    actual = tensor.shape
+    if (
+        actual == shape
+    ):  # asked first: several times as quick, and every call of an operation asks a few times
+        return
     if len(actual) != len(shape) or any(w is not None and w != a for a, w in zip(actual, shape, strict=True)):
         wanted = ", ".join("any" if size is None else str(size) for size in shape)
         raise ValueError(f"{name} has shape {list(actual)}; expected [{wanted}]")
