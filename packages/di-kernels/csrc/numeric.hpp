@@ -14,10 +14,10 @@ struct bf16 {
 inline float to_float(bf16 x) { return std::bit_cast<float>(uint32_t{x.bits} << 16); }
 inline float to_float(float x) { return x; }
 
-// Nearest, ties to even; a NaN stays a NaN.
+// Nearest, ties to even; every NaN becomes the one.
 inline bf16 to_bf16(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
-  if ((u & 0x7fffffffu) > 0x7f800000u) return bf16{static_cast<uint16_t>((u >> 16) | 0x40u)};
+  if ((u & 0x7fffffffu) > 0x7f800000u) return bf16{0x7fc0};
   return bf16{static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16)};
 }
 

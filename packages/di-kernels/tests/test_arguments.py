@@ -5,12 +5,15 @@ A wrong rank or element type is never broadcast or converted.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from di_kernels import _native
+from di_kernels.cpu.linear import matrix
 from di_kernels.ops.attention import EntryKeys, WindowKeys, gathered_attention, sparse_attention
 from di_kernels.ops.compress import PairRows, compress_pairs
 from di_kernels.ops.embedding import embed
@@ -55,6 +58,7 @@ from di_kernels.ops.sampling import (
     top_logprobs,
 )
 from di_kernels.ops.topk import topk_indices
+from di_kernels.packing import pack
 from torch import Tensor
 
 F32, PLAIN = torch.float32, EntryFormat.FLOAT32
@@ -230,6 +234,63 @@ def test_a_bank_holds_as_many_weights_of_each_kind() -> None:
         ExpertWeights((up, up), (up, up), (down, None))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"(?s)^w1 is .*; it must be of type tuple"):
         ExpertWeights([up], (up,), (down,))  # type: ignore[arg-type]
+
+
+def test_the_weights_of_a_bank_have_one_form() -> None:
+    up, down = weight(4, 8), weight(8, 4)
+    narrow = LinearWeight.dense(up.data.bfloat16())
+    for w1, w3, w2 in (
+        ((up, up), (up, narrow), (down, down)),
+        ((up, narrow), (up, up), (down, down)),
+        ((up, up), (up, pack(up)), (down, down)),
+        ((up, up), (up, up), (down, pack(down))),
+    ):
+        with pytest.raises(ValueError, match=r"^w\d\[1\] is \w+, .*; w1\[0\] is FLOAT32, as stored$"):
+            ExpertWeights(w1, w3, w2)
+        bank = _native.ExpertBank()
+        bank.add(*(matrix(weights[0]) for weights in (w1, w3, w2)))
+        with pytest.raises(ValueError, match="must have one format"):
+            bank.add(*(matrix(weights[1]) for weights in (w1, w3, w2)))
+
+
+@pytest.mark.parametrize(
+    "name", ["linear", "rms_norm", "hyper_post", "experts", "sparse_attention", "argmax"]
+)
+def test_a_negated_view_is_refused(name: str) -> None:
+    operation, (x, *arguments) = CALLS[name]
+    with pytest.raises(ValueError, match="is a negated view"):
+        operation(torch._neg_view(x + 0.5), *arguments)
+
+
+def test_a_weight_that_is_a_negated_view_is_refused() -> None:
+    data = torch._neg_view(f(4, 8))
+    with pytest.raises(ValueError, match="data is a negated view"):
+        LinearWeight.dense(data)
+
+
+SCALARS = [
+    pytest.param(name, place, id=f"{name}-{place}")
+    for name, (_, arguments) in CALLS.items()
+    for place, argument in enumerate(arguments)
+    if isinstance(argument, int | float)
+]
+
+
+@pytest.mark.parametrize(("name", "place"), SCALARS)
+def test_what_is_no_number_is_refused_by_name(name: str, place: int) -> None:
+    operation, arguments = CALLS[name]
+    argument = list(inspect.signature(operation).parameters)[place]
+    for wrong in (None, "x", [1.0]):
+        with pytest.raises(TypeError, match=rf"(?s)^{argument} is .*; it must be "):
+            operation(*arguments[:place], wrong, *arguments[place + 1 :])
+
+
+def test_whether_an_input_is_quantized_is_true_or_false() -> None:
+    for wrong in (1, None, "no"):
+        with pytest.raises(TypeError, match=r"quantize_input is .*; it must be of type bool"):
+            linear(f(3, 32), weight(4, 32), quantize_input=wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"quantize_input is .*; it must be of type bool"):
+            experts(f(3, 8), i(3, 2), None, BANK, 10.0, quantize_input=wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("groups", [0, -1])

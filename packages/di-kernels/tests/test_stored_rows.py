@@ -86,7 +86,7 @@ def test_rows_are_read_where_they_lie_by_any_number_of_threads(form: WeightForma
 
 @pytest.mark.parametrize("form", NARROW)
 def test_experts_of_one_and_two_rows(form: WeightFormat) -> None:
-    """Experts that share a row, that have one of their own, and one whose matrices are packed in part."""
+    """Experts that share a row, and some that have one of their own."""
 
     def matrices(n: int, k: int, seed: int) -> list[LinearWeight]:
         return [random_weight(form, n, k, seed + e, exponent=-4) for e in range(4)]
@@ -97,7 +97,6 @@ def test_experts_of_one_and_two_rows(form: WeightFormat) -> None:
     packed = pack_experts(ExpertWeights(tuple(w1), tuple(w3), tuple(w2)))
     expected = experts(x, ids, None, packed, 10.0, quantize_input=True)
     assert_telling(expected[ids >= 0])
-    w3[3] = pack(w3[3])
     bank = ExpertWeights(tuple(w1), tuple(w3), tuple(w2))
     for name in SETS:
         with instructions(name):

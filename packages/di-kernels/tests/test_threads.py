@@ -193,6 +193,59 @@ if len(allowed) > 1:
 """
 
 
+KEEP = """
+import os, threading, torch
+from di_kernels import pin_threads, set_num_threads
+from di_kernels.ops.norm import rms_norm
+
+def run():
+    rms_norm(torch.ones(64, 64), torch.ones(64), 1e-20)
+
+def on_a_thread(body):
+    failures = []
+    def caught():
+        try:
+            body()
+        except BaseException as error:
+            failures.append(error)
+    thread = threading.Thread(target=caught)
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+
+def stays_where_it_is():  # pinned never, so never let go
+    os.sched_setaffinity(0, {last})
+    run()
+    assert os.sched_getaffinity(0) == {last}
+
+def is_pinned_among_its_own():
+    os.sched_setaffinity(0, {last})
+    pin_threads(True)
+    run()
+    assert os.sched_getaffinity(0) == {last}
+    pin_threads(False)
+    run()
+    assert os.sched_getaffinity(0) == {last}
+
+allowed = os.sched_getaffinity(0)
+last = max(allowed)
+set_num_threads(1)
+pin_threads(True)
+run()
+pin_threads(False)
+on_a_thread(stays_where_it_is)
+on_a_thread(is_pinned_among_its_own)
+run()
+assert os.sched_getaffinity(0) == allowed
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system has no processor affinity")
+def test_a_thread_that_was_not_pinned_stays_where_the_program_put_it() -> None:
+    subprocess.run([sys.executable, "-c", KEEP], check=True, timeout=120)
+
+
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system has no processor affinity")
 def test_pinned_threads_have_a_processor_each_and_are_let_go_again() -> None:
     subprocess.run([sys.executable, "-c", PIN], check=True, timeout=120)

@@ -6,7 +6,7 @@
 namespace di::bind {
 namespace {
 
-// Appends one expert; all experts of a bank have the same shape.
+// Appends one expert; all matrices of a bank have one format and layout, all experts the same shape.
 void add_expert(ExpertBank& bank, const Weight& w1, const Weight& w3, const Weight& w2) {
   if (bank.size() == 0) {
     bank.dim = w1.k;
@@ -16,6 +16,11 @@ void add_expert(ExpertBank& bank, const Weight& w1, const Weight& w3, const Weig
   require(agrees(w1, bank.inter, bank.dim) && agrees(w3, bank.inter, bank.dim) &&
               agrees(w2, bank.dim, bank.inter),
           "experts: the shapes of w1, w3 and w2 do not agree");
+  const Weight& first = bank.size() == 0 ? w1 : bank.w1.front();
+  for (const Weight* w : {&w1, &w3, &w2}) {
+    require(w->format == first.format && w->packed == first.packed,
+            "experts: all weights must have one format, and be packed or none of them");
+  }
   bank.w1.push_back(w1);
   bank.w3.push_back(w3);
   bank.w2.push_back(w2);

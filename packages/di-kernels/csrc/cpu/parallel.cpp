@@ -95,13 +95,13 @@ void pin_threads([[maybe_unused]] bool on) {
 void place_thread([[maybe_unused]] int64_t part) {
 #ifdef DI_HAS_AFFINITY
   const int64_t now = pinning.load(std::memory_order_acquire);
-  if (now == 0) return;  // nearly always
-  thread_local int64_t seen = 0, placed = -1;
+  if (now == 0) return;                        // nearly always
+  thread_local int64_t seen = 0, placed = -1;  // -1: runs where somebody else lets it run
   const bool on = now % 2 == 1;
-  if (seen == now && (!on || placed == part)) return;
+  if (on ? seen == now && placed == part : placed == -1) return;
   set_affinity(part, on);
   seen = now;
-  placed = part;
+  placed = on ? part : -1;
 #endif
 }
 

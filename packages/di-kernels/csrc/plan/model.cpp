@@ -75,8 +75,8 @@ Step<T> ModelPlan::begin(const CacheViews& cache, int64_t window_columns, T* fea
 int64_t ModelPlan::prepare(const StepInput& input, const CacheViews& cache, int64_t window_columns) {
   rows_.build(input, cache.sizes);
   require_range("end of the positions", 0, rows_.end, 0, positions() + 1);
-  for (int64_t r = 0; r < rows_.rows && entry_dim > 0;
-       ++r) {  // entries come behind the columns of the window
+  // Entries come behind the columns of the window.
+  for (int64_t r = 0; r < rows_.rows && entry_dim > 0; ++r) {
     require_range("number of window keys", r, rows_.window_end[r] - rows_.begin[r], 0, window_columns + 1);
   }
   work_.reset();

@@ -76,8 +76,7 @@ void project_rows(const T* x, int64_t k, const uint8_t* fn, int64_t fn_row_bytes
           const float w = load_bytes(fn + (first + j) * fn_row_bytes, i, Part{1})[0];
           sum = __builtin_fmaf(w, load_row(x + r * k + i, Part{1})[0], sum);
         }
-        // One NaN: which of two a sum keeps depends on how many rows the compiler adds side by side.
-        z[r * z_stride + first + j] = sum == sum ? sum : __builtin_nanf("");
+        z[r * z_stride + first + j] = one_nan(sum);
       }
     }
   }
@@ -216,7 +215,7 @@ void sinkhorn_4(float* matrix, float eps, int iterations) {
     p /= row_sums(p) + eps;
     p /= column_sums(p) + eps;
   }
-  store(matrix, p);
+  store(matrix, one_nan(p));
 }
 
 // Divides the m lines of p, of m elements each, by their sums plus eps; line i starts at i * step, its
@@ -248,6 +247,7 @@ void sinkhorn(float* p, int64_t m, float eps, int iterations) {
     normalise(p, m, m, 1, eps);
     normalise(p, m, 1, m, eps);
   }
+  for (int64_t i = 0; i < m * m; ++i) p[i] = one_nan(p[i]);
 }
 
 void coefficients(const float* z, int64_t m, const Coefficients& parameters, float* pre, float* post,

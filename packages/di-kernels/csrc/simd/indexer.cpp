@@ -123,6 +123,9 @@ DI_INLINE vf rectified(vf x) {
 #endif
 }
 
+// Any NaN as the default one (simd.hpp, one_nan).
+DI_INLINE vf default_nan(vf x) { return select(x == x, x, repeat(__builtin_nanf(""))); }
+
 template <int heads>
 DI_INLINE void add_bf16(const uint32_t* q, const float* weights, int64_t pairs, const uint32_t* tile,
                         vf* sum) {
@@ -175,7 +178,7 @@ void scores_bf16(const uint32_t* q, const float* weights, int64_t heads, int64_t
       add_bf16<kHeads>(q + h * pairs, weights + h, pairs, tile + c, sum);
     }
     for (; h < heads; ++h) add_bf16<1>(q + h * pairs, weights + h, pairs, tile + c, sum);
-    for (int v = 0; v < kVectors; ++v) store(out + c + kWidth * v, rounded(sum[v]));
+    for (int v = 0; v < kVectors; ++v) store(out + c + kWidth * v, rounded(default_nan(sum[v])));
   }
 }
 
@@ -188,7 +191,7 @@ void scores_float(const float* q, const float* weights, int64_t heads, int64_t d
       add_float<kHeads>(q + h * dim, weights + h, dim, tile + c, sum);
     }
     for (; h < heads; ++h) add_float<1>(q + h * dim, weights + h, dim, tile + c, sum);
-    for (int v = 0; v < kVectors; ++v) store(out + c + kWidth * v, sum[v]);
+    for (int v = 0; v < kVectors; ++v) store(out + c + kWidth * v, default_nan(sum[v]));
   }
 }
 

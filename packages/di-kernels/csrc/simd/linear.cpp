@@ -212,12 +212,10 @@ void few_stored(WeightFormat format, const Codes& group, int64_t row_bytes, int6
   }
 }
 
-DI_INLINE f32x16 one_nan(f32x16 v) { return select(v == v, v, splat(__builtin_nanf(""))); }
-
 void store_bf16(const float* totals, int64_t stride, int64_t rows, int64_t count, uint16_t* y,
                 int64_t y_stride) {
   for (int64_t m = 0; m < rows; ++m) {
-    const u16x16 v = to_bf16(one_nan(load<f32x16>(totals + stride * m)));
+    const u16x16 v = to_bf16(load<f32x16>(totals + stride * m));
     if (count == 16) {
       store(y + m * y_stride, v);
     } else {

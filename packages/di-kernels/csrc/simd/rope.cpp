@@ -27,7 +27,7 @@ DI_INLINE void store_pairs(bf16* y, Pairs p) {
 }
 
 DI_INLINE void store_pairs(float* y, Pairs p) {
-  const f32x16 a = p.first, b = p.second;
+  const f32x16 a = one_nan(p.first), b = one_nan(p.second);
   store(y, __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23));
   store(y + 16, __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31));
 }

@@ -56,7 +56,8 @@ void route(const float* logits, const uint8_t* bias, int64_t experts, int64_t to
     weights[slot] = score[best];
     sum += score[best];
   }
-  for (int64_t slot = 0; slot < top_k; ++slot) weights[slot] = weights[slot] / (sum + 1e-20f) * scale;
+  for (int64_t slot = 0; slot < top_k; ++slot)
+    weights[slot] = one_nan(weights[slot] / (sum + 1e-20f) * scale);
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ DI_INLINE f32x16 load_row(const T* p, Part part) {
   return load_row(lanes, Whole{});
 }
 
-DI_INLINE void store_row(float* p, f32x16 v, Whole) { store(p, v); }
+DI_INLINE void store_row(float* p, f32x16 v, Whole) { store(p, one_nan(v)); }
 DI_INLINE void store_row(bf16* p, f32x16 v, Whole) { store(p, to_bf16(v)); }
 
 // Of values that T holds.
@@ -44,11 +44,11 @@ DI_INLINE void store_row(T* p, f32x16 v, Part part) {
   std::memcpy(p, lanes, static_cast<size_t>(part.n) * sizeof(T));
 }
 
-// The values after rounding to T.
+// The values after rounding to T, as store_row() stores them.
 template <class T>
 DI_INLINE f32x16 rounded(f32x16 v) {
   if constexpr (sizeof(T) == sizeof(float)) {
-    return v;
+    return one_nan(v);
   } else {
     return round_bf16(v);
   }

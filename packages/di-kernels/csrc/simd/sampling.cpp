@@ -230,7 +230,7 @@ double sum_exp(const float* x, int64_t n, float top) {
   for (int width = 4; width > 0; width /= 2) {
     for (int i = 0; i < width; ++i) lane[i] += lane[i + width];
   }
-  return lane[0];
+  return lane[0] == lane[0] ? lane[0] : __builtin_nan("");  // one NaN, whichever a sum kept
 }
 
 void log_softmax(const float* x, int64_t n, float top, double log_sum, float* out) {

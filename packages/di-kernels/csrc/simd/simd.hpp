@@ -103,17 +103,27 @@ DI_INLINE f32x16 widen_bf16(u16x16 v) {
 #endif
 }
 
-// Nearest bfloat16, ties to even, as float32; a NaN stays one (numeric.hpp, to_bf16).
+// One NaN for all: which of two an operation keeps depends on the order in which the compiler gives it them.
+DI_INLINE f32x16 one_nan(f32x16 v) {
+#if defined(DI_AVX512)
+  const __mmask16 number = _mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_ORD_Q);
+  return (f32x16)_mm512_mask_mov_ps((__m512)splat(__builtin_nanf("")), number, (__m512)v);
+#else
+  return select(v == v, v, splat(__builtin_nanf("")));
+#endif
+}
+DI_INLINE float one_nan(float x) { return x == x ? x : __builtin_nanf(""); }
+
+// Nearest bfloat16, ties to even, as float32; a NaN becomes the one (numeric.hpp, to_bf16).
 DI_INLINE f32x16 round_bf16(f32x16 x) {
   const u32x16 u = bits(x);
   const u32x16 rounded = u + 0x7fffu + ((u >> 16) & 1u);
 #if defined(DI_AVX512)
   const __mmask16 nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
-  const u32x16 quiet = u32x16{} + 0x00400000u;
-  return floats((u32x16)_mm512_mask_or_epi32((__m512i)rounded, nan, (__m512i)u, (__m512i)quiet) &
-                0xffff0000u);
+  const u32x16 one = u32x16{} + 0x7fc00000u;
+  return floats((u32x16)_mm512_mask_mov_epi32((__m512i)rounded, nan, (__m512i)one) & 0xffff0000u);
 #else
-  return floats(bits(select(x != x, floats(u | 0x00400000u), floats(rounded))) & 0xffff0000u);
+  return floats(bits(select(x == x, floats(rounded), splat(__builtin_nanf("")))) & 0xffff0000u);
 #endif
 }
 

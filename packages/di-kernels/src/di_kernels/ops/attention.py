@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from di_kernels.dispatch import kernel
-from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_kind, check_shape, check_tensors
+from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_kind, check_real, check_shape, check_tensors
 from di_kernels.ops.formats import EntryFormat
 
 PIECE = 64
@@ -98,17 +98,20 @@ def sparse_attention(
     try:
         out: Tensor = kernel("attention", "sparse_attention", q)(q, window, entries, sink, scale)
     except Exception:
-        _check_sparse(q, window, entries, sink)
+        _check_sparse(q, window, entries, sink, scale)
         raise
     return out
 
 
-def _check_sparse(q: Tensor, window: WindowKeys, entries: EntryKeys | None, sink: Tensor) -> None:
+def _check_sparse(
+    q: Tensor, window: WindowKeys, entries: EntryKeys | None, sink: Tensor, scale: float
+) -> None:
     """Say which argument is refused. The kernels refuse it anyway; before each call this would take a twentieth."""
     check_dtype("q", q, *ACTIVATIONS)
     check_shape("q", q, None, None, None)
     check_dtype("sink", sink, torch.float32)
     check_shape("sink", sink, q.shape[1])
+    check_real("scale", scale)
     check_kind("window", window, WindowKeys)
     check_kind("window.entry", window.entry, EntryFormat)
     check_tensors("window", window, "ring", "fresh", "slot", "split", "fresh_start", "begin", "end")
@@ -139,4 +142,5 @@ def gathered_attention(q: Tensor, keys: Tensor, index: Tensor, sink: Tensor, sca
     check_shape("index", index, q.shape[0], None)
     check_dtype("sink", sink, torch.float32)
     check_shape("sink", sink, q.shape[1])
+    check_real("scale", scale)
     return cast(Tensor, kernel("attention", "gathered_attention", q)(q, keys, index, sink, scale))

@@ -66,6 +66,18 @@ def check_number(name: str, value: float, least: float, most: float) -> None:
         raise ValueError(f"{name} is {shown(value)}; allowed: {least} to {most}")
 
 
+def check_real(name: str, value: object) -> None:
+    """Raise TypeError unless ``value`` is a number of any kind."""
+    if not hasattr(value, "__float__"):
+        raise TypeError(f"{name} is {shown(value)}; it must be a number")
+
+
+def check_integer(name: str, value: object) -> None:
+    """Raise TypeError unless ``value`` is an integer of any kind."""
+    if not hasattr(value, "__index__"):
+        raise TypeError(f"{name} is {shown(value)}; it must be an integer")
+
+
 def check_positive(name: str, value: int) -> None:
     """Raise ValueError unless ``value`` is at least 1, TypeError unless it is an integer."""
     check_kind(name, value, int)

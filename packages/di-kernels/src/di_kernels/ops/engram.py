@@ -12,7 +12,9 @@ from di_kernels.dispatch import kernel
 from di_kernels.ops.checks import (
     ACTIVATIONS,
     check_dtype,
+    check_integer,
     check_kind,
+    check_real,
     check_result_type,
     check_shape,
     check_tensors,
@@ -53,6 +55,7 @@ def engram_windows(tokens: Tensor, vocabulary: Tensor, pad: int) -> Tensor:
     check_dtype("vocabulary", vocabulary, torch.int32)
     check_shape("tokens", tokens, None, None)
     check_shape("vocabulary", vocabulary, None)
+    check_integer("pad", pad)
     return cast(Tensor, kernel("engram", "engram_windows", tokens)(tokens, vocabulary, pad))
 
 
@@ -115,6 +118,7 @@ def engram_inject(
     for name, weight in (("q_weight", q_weight), ("k_weight", k_weight)):
         check_dtype(name, weight, *ACTIVATIONS)
         check_shape(name, weight, m, dim)
+    check_real("eps", eps)
     check_dtype("active", active, torch.bool)
     check_shape("active", active, rows)
     return cast(

@@ -57,6 +57,8 @@ class LinearWeight:
     def __post_init__(self) -> None:
         check_kind("format", self.format, WeightFormat)
         check_shape("data", self.data, None, None)
+        if self.data.is_neg():
+            raise ValueError("data is a negated view; pass its resolve_neg()")
         if self.scale is not None:
             check_shape("scale", self.scale, None, None)
 
@@ -167,6 +169,7 @@ def _check_linear(
     check_dtype("x", x, *ACTIVATIONS)
     check_kind("weight", weight, LinearWeight)
     check_shape("x", x, None, weight.shape[1])
+    check_kind("quantize_input", quantize_input, bool)
     if quantize_input:
         check_multiple("columns of x", x.shape[1], 32)
     check_result_type("out_dtype", out_dtype or x.dtype)

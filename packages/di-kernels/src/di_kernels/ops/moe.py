@@ -9,13 +9,16 @@ import torch
 from torch import Tensor
 
 from di_kernels.dispatch import kernel
-from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_kind, check_shape
+from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_integer, check_kind, check_real, check_shape
 from di_kernels.ops.linear import LinearWeight
 
 
 @dataclass(frozen=True, eq=False)
 class ExpertWeights:
-    """SwiGLU MLPs of equal shape: gate ``w1 [inter, dim]``, up ``w3 [inter, dim]``, down ``w2 [dim, inter]``."""
+    """SwiGLU MLPs of equal shape: gate ``w1 [inter, dim]``, up ``w3 [inter, dim]``, down ``w2 [dim, inter]``.
+
+    All matrices have one format, and are packed or none of them.
+    """
 
     w1: tuple[LinearWeight, ...]
     w3: tuple[LinearWeight, ...]
@@ -28,11 +31,21 @@ class ExpertWeights:
             check_kind(name, weights, tuple)
             for place, weight in enumerate(weights):
                 check_kind(f"{name}[{place}]", weight, LinearWeight)
+                _check_like(f"{name}[{place}]", weight, self.w1[0])
             if len(weights) != len(self.w1):
                 raise ValueError(f"{name} has {len(weights)} experts; w1 has {len(self.w1)}")
 
     def __len__(self) -> int:
         return len(self.w1)
+
+
+def _check_like(name: str, weight: LinearWeight, first: LinearWeight) -> None:
+    if (weight.format, weight.is_packed) != (first.format, first.is_packed):
+        raise ValueError(f"{name} is {_form(weight)}; w1[0] is {_form(first)}")
+
+
+def _form(weight: LinearWeight) -> str:
+    return f"{weight.format.name}, {'packed' if weight.is_packed else 'as stored'}"
 
 
 def route(logits: Tensor, bias: Tensor, top_k: int, scale: float) -> tuple[Tensor, Tensor]:
@@ -54,6 +67,8 @@ def route(logits: Tensor, bias: Tensor, top_k: int, scale: float) -> tuple[Tenso
     rows, experts = logits.shape
     if bias.shape not in ((experts,), (rows, experts)):
         raise ValueError(f"bias has shape {list(bias.shape)}; expected [{experts}] or [{rows}, {experts}]")
+    check_integer("top_k", top_k)
+    check_real("scale", scale)
     if not 0 < top_k <= experts:
         raise ValueError(f"top_k is {top_k}; it must be within 1..{experts}")
     return cast(tuple[Tensor, Tensor], kernel("moe", "route", logits)(logits, bias, top_k, scale))
@@ -83,6 +98,8 @@ def experts(
         check_dtype("weights", weights, torch.float32)
         check_shape("weights", weights, *ids.shape)
     check_kind("bank", bank, ExpertWeights)
+    check_real("limit", limit)
+    check_kind("quantize_input", quantize_input, bool)
     return cast(Tensor, kernel("moe", "experts", x)(x, ids, weights, bank, limit, quantize_input))
 
 

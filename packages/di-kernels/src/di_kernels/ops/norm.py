@@ -7,7 +7,7 @@ from typing import cast
 from torch import Tensor
 
 from di_kernels.dispatch import kernel
-from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_multiple, check_shape
+from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_multiple, check_real, check_shape
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -21,7 +21,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     Returns:
         ``[rows, dim]`` in the type of ``x``.
     """
-    _check(x, weight)
+    _check(x, weight, eps)
     return cast(Tensor, kernel("norm", "rms_norm", x)(x, weight, eps))
 
 
@@ -31,13 +31,14 @@ def rms_norm_quantized(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, T
     Returns:
         ``(y, round_trip(y, FP8))``, both like ``x``; ``dim`` is a multiple of 32.
     """
-    _check(x, weight)
+    _check(x, weight, eps)
     check_multiple("the last dimension of x", x.shape[1], 32)
     return cast(tuple[Tensor, Tensor], kernel("norm", "rms_norm_quantized", x)(x, weight, eps))
 
 
-def _check(x: Tensor, weight: Tensor) -> None:
+def _check(x: Tensor, weight: Tensor, eps: float) -> None:
     check_dtype("x", x, *ACTIVATIONS)
     check_dtype("weight", weight, *ACTIVATIONS)
     check_shape("weight", weight, None)
+    check_real("eps", eps)
     check_shape("x", x, None, weight.shape[0])

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from di_kernels.dispatch import kernel
-from di_kernels.ops.checks import check_dtype, check_shape
+from di_kernels.ops.checks import check_dtype, check_integer, check_kind, check_shape
 
 
 class DrawPurpose(enum.IntEnum):
@@ -62,6 +62,8 @@ def philox(seeds: Tensor, positions: Tensor, purpose: DrawPurpose, count: int) -
     """
     check_shape("seeds", seeds, None)
     _check_streams(seeds, positions, seeds.shape[0])
+    check_kind("purpose", purpose, DrawPurpose)
+    check_integer("count", count)
     if count < 0:
         raise ValueError(f"count is {count}; it must be at least 0")
     return cast(Tensor, kernel("sampling", "philox", seeds)(seeds, positions, purpose, count))
@@ -342,6 +344,7 @@ def _check_streams(seeds: Tensor, positions: Tensor, rows: int) -> None:
 
 
 def _check_count(k: int, logits: Tensor) -> None:
+    check_integer("k", k)
     if not 0 <= k <= logits.shape[1]:
         raise ValueError(f"k is {k}; it must be in [0, {logits.shape[1]}] (columns of the logits)")
 
