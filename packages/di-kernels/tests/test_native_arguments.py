@@ -61,6 +61,10 @@ def run_fp8(weight: Any) -> None:
     _native.ExpertBank().add(weight, FP8, FP8)
 
 
+def run_packed(weight: Any) -> None:
+    _native.ExpertBank().add(weight, PACKED, PACKED)
+
+
 NAMES = {
     "window": ("ring", "fresh", "format", "slot", "split", "fresh_start", "begin", "end", "width"),
     "entries": ("pages", "format", "block_table", "sequence", "selected"),
@@ -76,7 +80,7 @@ TUPLES: list[tuple[Callable[[Any], None], str, tuple[Any, ...], tuple[str, ...]]
     (run_w3, "w3", UP, NAMES["weight"]),
     (run_w2, "w2", DOWN, NAMES["weight"]),
     (run_fp8, "w1", FP8, NAMES["weight"]),
-    (run_fp8, "w1", PACKED, NAMES["weight"]),
+    (run_packed, "w1", PACKED, NAMES["weight"]),
 ]
 EVERY_TUPLE = pytest.mark.parametrize(("run", "argument", "good", "names"), TUPLES)
 
