@@ -40,9 +40,8 @@ class Delivery:
     ) -> None:
         self.requests: dict[str, Request] = {}
         self.sequences: dict[int, RequestSequence] = {}
-        self._outputs: list[
-            tuple[int, RequestOutput]
-        ] = []  # to be delivered, each with the id of its sequence
+        # To be delivered, each with the id of its sequence.
+        self._outputs: list[tuple[int, RequestOutput]] = []
         self._table, self._counters, self._finish_scheduled = table, counters, finish
 
     def enter(self, request: Request) -> None:

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
 #include <vector>
 
 #include "cpu/formats.hpp"
@@ -17,9 +16,8 @@ constexpr int64_t kRunRows = 64;     // times tiles that are computed in one run
                                      // reads, but what is computed stays in the first caches
 constexpr int64_t kRowBlock = 1024;  // rows whose intermediate values are held at once
 
-// The (row, slot) pairs of a block of rows, sorted by expert. Pairs of the i-th expert that has any are
-// start[i]
-// .. start[i + 1] - 1. An object is used again and again.
+// The (row, slot) pairs of a block of rows, sorted by expert. Pairs of the i-th expert that has any are those
+// from start[i] to start[i + 1] - 1. An object is used again and again.
 struct Grouping {
   std::vector<int64_t> expert, start, pair;
 
@@ -92,11 +90,12 @@ class ExpertPass {
     thread_local Buffer row_buffer, block_buffer;
     const int64_t padded = blocks_of(bank_.dim) * kBlock, element = wide_in_ ? 4 : 2;
     auto* row = row_buffer.reserve<uint8_t>(rows * padded * element);
-    parallel_for(rows, quantize_ ? 8 * padded : padded, [&](int64_t first, int64_t last) {
-      for (int64_t r = first; r < last; ++r) {
-        block_row(x + r * bank_.dim, bank_.dim, quantize_, wide_in_, 0, 1, row + r * padded * element);
-      }
-    });
+    parallel_for(
+        rows, (quantize_ ? kPerElement : kPerElement / 4) * padded, [&](int64_t first, int64_t last) {
+          for (int64_t r = first; r < last; ++r) {
+            block_row(x + r * bank_.dim, bank_.dim, quantize_, wide_in_, 0, 1, row + r * padded * element);
+          }
+        });
     auto* blocks =
         block_buffer.reserve<uint8_t>(static_cast<int64_t>(groups_.pair.size()) * padded * element);
     inputs_.resize(static_cast<size_t>(groups_.size()));
@@ -119,7 +118,7 @@ class ExpertPass {
         inputs_[i] = {target, count, wide_in_};
       }
     });
-    put_lanes({&bank_.w1, &bank_.w3}, of_thread().input_lanes, inputs_);
+    put_lanes(bank_.w1[0], of_thread().input_lanes, inputs_);
   }
 
   // Fills the activations of all pairs.
@@ -132,7 +131,7 @@ class ExpertPass {
     }
     for_tiles(groups_, tiles, 2 * kBlock * bank_.dim,
               [&](int64_t i, int64_t t, int64_t blocks) { activate(i, t, blocks); });
-    put_lanes({&bank_.w2}, of_thread().hidden_lanes, hidden_);
+    put_lanes(bank_.w2[0], of_thread().hidden_lanes, hidden_);
   }
 
   // Writes round(w2 . activation) of pair p to y + p * dim.
@@ -154,26 +153,19 @@ class ExpertPass {
     return rooms;
   }
 
-  // Adds the lanes of the rows of each group that weights of its expert have a use for.
-  void put_lanes(std::initializer_list<const std::vector<Weight>*> weights, Buffer& buffer,
-                 std::vector<BlockedRows>& rows) const {
-    const auto size = [&](int64_t i) {
-      int64_t most = 0;
-      for (const auto* of : weights) {
-        most = std::max(most, lanes_size((*of)[groups_.expert[i]], rows[i].rows, rows[i].wide));
-      }
-      return most;
-    };
+  // Adds the lanes of the rows of each group, where weights like this one have a use for them.
+  void put_lanes(const Weight& weight, Buffer& buffer, std::vector<BlockedRows>& rows) const {
+    const auto size = [&](const BlockedRows& of) { return lanes_size(weight, of.rows, of.wide); };
     int64_t all = 0;
-    for (int64_t i = 0; i < groups_.size(); ++i) all += size(i);
+    for (const BlockedRows& of : rows) all += size(of);
     auto* out = buffer.reserve<uint32_t>(all);
-    for (int64_t i = 0; i < groups_.size(); ++i) {
-      const int64_t room = size(i);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const int64_t room = size(rows[i]);
       if (room == 0) continue;
       if (i > 0 && rows[i].data == rows[i - 1].data && rows[i - 1].lanes != nullptr) {
         rows[i].lanes = rows[i - 1].lanes;  // the same single row
       } else {
-        add_lanes((*weights.begin())->front().k, out, rows[i]);
+        add_lanes(weight.k, out, rows[i]);
         out += room;
       }
     }

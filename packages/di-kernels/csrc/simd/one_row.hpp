@@ -8,22 +8,6 @@ namespace di::linear_simd::DI_ISA {
 
 using namespace simd::DI_ISA;
 
-// Keeps what was loaded in a register: gcc would fold the load into each use of it.
-DI_INLINE void keep([[maybe_unused]] u32x16& v) {
-#if defined(DI_AVX512)
-  asm("" : "+v"(v));
-#endif
-}
-
-template <class V = u32x16>
-DI_INLINE V load_once(const uint8_t* p) {
-  V v = load<V>(p);
-#if defined(DI_AVX512)
-  keep(v);
-#endif
-  return v;
-}
-
 constexpr int kParts = 16 / kWidth;     // registers that 16 rows take
 constexpr int64_t kAheadOfRow = 12288;  // bytes from what is computed with to what is asked for
 
@@ -76,13 +60,13 @@ DI_INLINE void add_row_blocks(const Codes& at, const uint8_t* ask, int64_t block
   }
 }
 
-// totals[16] += the row . all blocks of a group; as `few` of simd/linear.hpp.
+// totals[16] += the row . all blocks of a group; as `narrow` of simd/linear.hpp.
 template <WeightFormat F>
 DI_INLINE void one_row(const Codes& at, int64_t blocks, const uint16_t* x, int64_t x_rows, float* totals) {
   constexpr int kSide = kParts > 1 ? 1 : F == WeightFormat::fp8 ? 2 : 4;
   constexpr int64_t kStep = block_bytes(F) + block_scales(F);
   // The stream of a group begins with its scales; the next group's follows.
-  const int64_t end = at.codes - at.scales + blocks * block_bytes(F);
+  const int64_t end = group_bytes(F, 32 * blocks);
   const auto ask = [&](int64_t block) __attribute__((always_inline)) {
     const int64_t offset = block * kStep + kAheadOfRow;
     return offset < end ? at.scales + offset : at.next + (offset - end);

@@ -33,6 +33,22 @@ DI_INLINE V load(const void* p) {
   return v;
 }
 
+// Keeps what was loaded in a register: gcc would fold the load into each use of it.
+DI_INLINE void keep([[maybe_unused]] u32x16& v) {
+#if defined(DI_AVX512)
+  asm("" : "+v"(v));
+#endif
+}
+
+template <class V = u32x16>
+DI_INLINE V load_once(const void* p) {
+  V v = load<V>(p);
+#if defined(DI_AVX512)
+  keep(v);
+#endif
+  return v;
+}
+
 template <class V>
 DI_INLINE void store(void* p, V v) {
   std::memcpy(p, &v, sizeof v);

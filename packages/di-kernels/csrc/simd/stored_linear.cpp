@@ -31,14 +31,6 @@ constexpr int block_of(int lane) { return 4 * (lane % 4) + lane / 4; }
 
 constexpr int64_t row_block(WeightFormat format) { return 4 * words_of_block(format); }  // bytes
 
-DI_INLINE u32x16 load_once(const void* p) {
-  u32x16 v = load<u32x16>(p);
-#if defined(DI_AVX512)
-  asm("" : "+v"(v));  // gcc would fold the load into each use
-#endif
-  return v;
-}
-
 // Words word..word+3 of the 16 blocks that begin at `p`.
 template <WeightFormat F>
 DI_INLINE void block_words(const uint8_t* p, int word, u32x16 (&out)[4]) {

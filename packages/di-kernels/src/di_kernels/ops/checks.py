@@ -43,9 +43,8 @@ def check_shape(name: str, tensor: Tensor, *shape: int | None) -> None:
     """Raise ValueError unless ``tensor`` has this shape; ``None`` matches any size. No tensor: TypeError."""
     check_kind(name, tensor, Tensor)
     actual = tensor.shape
-    if (
-        actual == shape
-    ):  # asked first: several times as quick, and every call of an operation asks a few times
+    # Asked first: several times as quick, and every call of an operation asks a few times.
+    if actual == shape:
         return
     if len(actual) != len(shape) or any(w is not None and w != a for a, w in zip(actual, shape, strict=True)):
         wanted = ", ".join("any" if size is None else str(size) for size in shape)
