@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 import torch
-from di_kernels.testing import shared_directory
+from di_kernels import equal_instruction_sets
+from di_kernels.testing import instructions, shared_directory
+
+
+@pytest.fixture(params=equal_instruction_sets(), ids=lambda names: names[-1])
+def equal_sets(request: pytest.FixtureRequest) -> Iterator[tuple[str, ...]]:
+    """Instruction sets that give the same bits; the best of them is in use."""
+    with instructions(request.param[-1]):
+        yield request.param
 
 
 @pytest.fixture(scope="session")

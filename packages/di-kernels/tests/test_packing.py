@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from di_kernels import instruction_sets
 from di_kernels.ops.linear import LinearWeight, WeightFormat, grouped_linear, linear
 from di_kernels.ops.moe import ExpertWeights, experts
 from di_kernels.packing import allocate, pack, pack_all, pack_experts, packed_from, packed_shape, unpack
@@ -25,7 +24,6 @@ from di_kernels.testing import (
 )
 
 FORMATS = list(WeightFormat)
-SETS = instruction_sets()
 
 
 def sizes() -> Iterator[tuple[WeightFormat, int, int]]:
@@ -67,13 +65,13 @@ def test_the_matrix_comes_back(form: WeightFormat, n: int, k: int) -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_packing_does_not_depend_on_threads_instruction_set_or_where_the_weight_lies(
-    form: WeightFormat,
+    form: WeightFormat, equal_sets: tuple[str, ...]
 ) -> None:
     weight = every_byte(form, 96, 544)
     expected = pack(weight).data
     scale = None if weight.scale is None else with_row_gaps(misaligned(weight.scale))
     moved = LinearWeight(form, with_row_gaps(misaligned(weight.data)), scale)
-    for name in SETS:
+    for name in equal_sets:
         with instructions(name):
             for count in (1, 2):
                 with threads(count):
@@ -85,7 +83,7 @@ def test_packing_does_not_depend_on_threads_instruction_set_or_where_the_weight_
 @pytest.mark.parametrize("quantize", [False, True])
 @pytest.mark.parametrize(("form", "n", "k"), [*((form, 96, 1056) for form in FORMATS), (FORMATS[1], 17, 64)])
 def test_a_product_has_one_value(
-    form: WeightFormat, n: int, k: int, quantize: bool, dtype: torch.dtype
+    form: WeightFormat, n: int, k: int, quantize: bool, dtype: torch.dtype, equal_sets: tuple[str, ...]
 ) -> None:
     """On every instruction set, as stored and packed, for one row and for many."""
     weight = random_weight(form, n, k)
@@ -93,7 +91,7 @@ def test_a_product_has_one_value(
     x = hostile(Hostile.OUTLIERS, 30, k, dtype=dtype)
     expected = linear(x, weight, quantize_input=quantize, out_dtype=torch.float32)
     assert_telling(expected)
-    for name in SETS:
+    for name in equal_sets:
         with instructions(name):
             for rows in (1, 2, 4, 8, 9, 12, 13, 25, 30):
                 for matrix in (weight, packed):
@@ -102,7 +100,9 @@ def test_a_product_has_one_value(
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_one_row_has_one_value_however_many_blocks_there_are(form: WeightFormat) -> None:
+def test_one_row_has_one_value_however_many_blocks_there_are(
+    form: WeightFormat, equal_sets: tuple[str, ...]
+) -> None:
     """Blocks are added a few side by side; the last ones may be fewer."""
     for blocks in range(1, 10):
         weight = random_weight(form, 96, 32 * blocks, seed=blocks)
@@ -110,7 +110,7 @@ def test_one_row_has_one_value_however_many_blocks_there_are(form: WeightFormat)
         x = hostile(Hostile.OUTLIERS, 3, 32 * blocks, dtype=torch.bfloat16, seed=blocks)
         expected = linear(x, weight, quantize_input=True, out_dtype=torch.float32)
         assert_telling(expected)
-        for name in SETS:
+        for name in equal_sets:
             for count in (1, 2):
                 with instructions(name), threads(count):
                     got = linear(x[1:2], packed, quantize_input=True, out_dtype=torch.float32)
@@ -120,25 +120,29 @@ def test_one_row_has_one_value_however_many_blocks_there_are(form: WeightFormat)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("kind", list(Hostile))
 @pytest.mark.parametrize("form", FORMATS)
-def test_hostile_rows_have_one_value(form: WeightFormat, kind: Hostile, dtype: torch.dtype) -> None:
+def test_hostile_rows_have_one_value(
+    form: WeightFormat, kind: Hostile, dtype: torch.dtype, equal_sets: tuple[str, ...]
+) -> None:
     weight = random_weight(form, 32, 96)
     x = hostile(kind, 10, 96, dtype=dtype)
     expected = linear(x, weight)
-    for name in SETS:
+    for name in equal_sets:
         with instructions(name):
             assert_same_bits(linear(x, pack(weight)), expected)
             assert_same_bits(linear(x[3:4], pack(weight)), expected[3:4])
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_weight_that_is_no_number_touches_its_own_row_only(form: WeightFormat) -> None:
+def test_a_weight_that_is_no_number_touches_its_own_row_only(
+    form: WeightFormat, equal_sets: tuple[str, ...]
+) -> None:
     weight = random_weight(form, 96, 96)
     bad = with_bad_rows(weight)
     rows = bad.dequantize().isnan().any(1)
     assert 0 < rows.sum() < 48
     x = hostile(Hostile.NORMAL, 20, 96, dtype=torch.bfloat16)
     expected = torch.where(rows, torch.nan, linear(x, weight, out_dtype=torch.float32))
-    for name in SETS:
+    for name in equal_sets:
         for matrix in (bad, pack(bad)):
             with instructions(name):
                 for count in (1, 2, 3, 20):
@@ -160,7 +164,7 @@ def test_groups_and_rows_of_packed_weights(form: WeightFormat) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_experts_keep_their_bits(form: WeightFormat) -> None:
+def test_experts_keep_their_bits(form: WeightFormat, equal_sets: tuple[str, ...]) -> None:
     def matrices(n: int, k: int, seed: int) -> tuple[LinearWeight, ...]:
         return tuple(random_weight(form, n, k, seed + e, exponent=-4) for e in range(3))
 
@@ -171,7 +175,7 @@ def test_experts_keep_their_bits(form: WeightFormat) -> None:
     ids[ids > 2] = 0
     expected = experts(x, ids, None, bank, 10.0, quantize_input=True)
     assert_telling(expected[ids >= 0])
-    for name in SETS:
+    for name in equal_sets:
         with instructions(name):
             for count in (1, 2):
                 with threads(count):

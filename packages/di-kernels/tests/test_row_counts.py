@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from di_kernels import instruction_sets
 from di_kernels.ops.linear import LinearWeight, WeightFormat, linear
 from di_kernels.ops.moe import ExpertWeights, experts
 from di_kernels.packing import pack, pack_experts
 from di_kernels.testing import Hostile, assert_same_bits, hostile, instructions, threads
 from torch import Tensor
 
-SETS = instruction_sets()
 FORMATS = list(WeightFormat)
 ROWS = (*range(1, 19), 24, 25, 33)
 """All that meet a group that is decoded in registers, and tiles of different heights of those that do not."""
@@ -36,12 +34,14 @@ def random_weight(form: WeightFormat, n: int, k: int, seed: int = 0) -> LinearWe
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("blocks", BLOCKS)
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_product_of_any_number_of_rows(form: WeightFormat, blocks: int, dtype: torch.dtype) -> None:
+def test_a_product_of_any_number_of_rows(
+    form: WeightFormat, blocks: int, dtype: torch.dtype, equal_sets: tuple[str, ...]
+) -> None:
     n = 32 if form is WeightFormat.FP8 else 48  # of 16: two that meet rows together, and one alone
     weight = random_weight(form, n, 32 * blocks)
     x = hostile(Hostile.OUTLIERS, max(ROWS), 32 * blocks, dtype=dtype)
     expected = torch.cat([linear(x[i : i + 1], weight) for i in range(len(x))])
-    for name in SETS:
+    for name in equal_sets:
         with instructions(name):
             for layout in (weight, pack(weight)):
                 for rows in ROWS:
@@ -49,7 +49,7 @@ def test_a_product_of_any_number_of_rows(form: WeightFormat, blocks: int, dtype:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_experts_with_any_number_of_rows(form: WeightFormat) -> None:
+def test_experts_with_any_number_of_rows(form: WeightFormat, equal_sets: tuple[str, ...]) -> None:
     """Runs of groups end within a weight where threads share it; 96 channels are three quantization groups."""
 
     def matrices(n: int, k: int, seed: int) -> tuple[LinearWeight, ...]:
@@ -62,7 +62,7 @@ def test_experts_with_any_number_of_rows(form: WeightFormat) -> None:
     single = [
         experts(x[i : i + 1], ids[i : i + 1], None, bank, 10.0, quantize_input=True) for i in range(len(ids))
     ]
-    for name in SETS:
+    for name in equal_sets:
         for count in (1, 2):
             with instructions(name), threads(count):
                 for layout in (bank, pack_experts(bank)):

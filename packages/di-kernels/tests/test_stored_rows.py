@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from di_kernels import instruction_sets
 from di_kernels.ops.linear import LinearWeight, WeightFormat, linear
 from di_kernels.ops.moe import ExpertWeights, experts
 from di_kernels.packing import pack, pack_experts
@@ -21,16 +20,15 @@ from di_kernels.testing import (
 )
 
 NARROW = [form for form in WeightFormat if form is not WeightFormat.FLOAT32]
-SETS = instruction_sets()
 BLOCKS = (1, 3, 15, 16, 17, 31, 64, 255, 256, 273)
 """Blocks of 32 inputs: parts of 16, whole ones, and more than the kernel sums up before it turns the sums."""
 
 
-def assert_one_value(weight: LinearWeight, x: torch.Tensor) -> torch.Tensor:
+def assert_one_value(equal_sets: tuple[str, ...], weight: LinearWeight, x: torch.Tensor) -> torch.Tensor:
     """Three rows as stored are computed in another way; so are packed weights. Returns the three."""
     expected = linear(x, weight, out_dtype=torch.float32)
     assert_same_bits(linear(x, pack(weight), out_dtype=torch.float32), expected)
-    for name in SETS:
+    for name in equal_sets:
         with instructions(name):
             for rows in (x[:1], x[:2]):
                 got = linear(rows, weight, out_dtype=torch.float32)
@@ -40,37 +38,40 @@ def assert_one_value(weight: LinearWeight, x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("blocks", BLOCKS)
 @pytest.mark.parametrize("form", NARROW)
-def test_any_number_of_blocks(form: WeightFormat, blocks: int) -> None:
+def test_any_number_of_blocks(form: WeightFormat, blocks: int, equal_sets: tuple[str, ...]) -> None:
     x = hostile(Hostile.OUTLIERS, 3, 32 * blocks, dtype=torch.bfloat16)
-    assert_telling(assert_one_value(random_weight(form, 32, 32 * blocks), x))
+    assert_telling(assert_one_value(equal_sets, random_weight(form, 32, 32 * blocks), x))
 
 
 @pytest.mark.parametrize("n", [1, 15, 16, 17, 47])
 @pytest.mark.parametrize("k", [31, 544, 1000])
-def test_rows_and_inputs_that_fill_no_group(n: int, k: int) -> None:
+def test_rows_and_inputs_that_fill_no_group(n: int, k: int, equal_sets: tuple[str, ...]) -> None:
     x = hostile(Hostile.OUTLIERS, 3, k, dtype=torch.bfloat16)
-    assert_telling(assert_one_value(random_weight(WeightFormat.BFLOAT16, n, k), x))
+    assert_telling(assert_one_value(equal_sets, random_weight(WeightFormat.BFLOAT16, n, k), x))
     if k % 32 == 0:
-        assert_telling(assert_one_value(random_weight(WeightFormat.MXFP4, n, k), x))
+        assert_telling(assert_one_value(equal_sets, random_weight(WeightFormat.MXFP4, n, k), x))
 
 
 @pytest.mark.parametrize("kind", list(Hostile))
 @pytest.mark.parametrize("form", NARROW)
-def test_hostile_rows(form: WeightFormat, kind: Hostile) -> None:
-    assert_one_value(random_weight(form, 32, 672), hostile(kind, 3, 672, dtype=torch.bfloat16))
+def test_hostile_rows(form: WeightFormat, kind: Hostile, equal_sets: tuple[str, ...]) -> None:
+    assert_one_value(equal_sets, random_weight(form, 32, 672), hostile(kind, 3, 672, dtype=torch.bfloat16))
 
 
 @pytest.mark.parametrize("byte", [0, 1, 254, 255])
-def test_scales_at_the_ends_of_their_range(byte: int) -> None:
+def test_scales_at_the_ends_of_their_range(byte: int, equal_sets: tuple[str, ...]) -> None:
     weight = random_weight(WeightFormat.MXFP4, 32, 544)
     assert weight.scale is not None
     weight.scale[5, 16] = weight.scale[20, 3] = byte
     x = hostile(Hostile.NORMAL, 3, 544, dtype=torch.bfloat16)
-    assert_one_value(weight, x)
-    assert linear(x[:1], weight).isnan().sum() == (2 if byte == 255 else 0)
+    assert_one_value(equal_sets, weight, x)
+    bad = linear(x[:1], weight).isnan()
+    # 6 times 2^127 is infinite where scales are in the weights, as they are in those of amx.
+    assert bad.sum() == (2 if byte == 255 else bad[0, [5, 20]].sum() if byte == 254 else 0)
 
 
 @pytest.mark.parametrize("form", NARROW)
+@pytest.mark.usefixtures("equal_sets")
 def test_rows_are_read_where_they_lie_by_any_number_of_threads(form: WeightFormat) -> None:
     weight = random_weight(form, 96, 544)
     scale = None if weight.scale is None else with_row_gaps(misaligned(weight.scale))
@@ -85,7 +86,7 @@ def test_rows_are_read_where_they_lie_by_any_number_of_threads(form: WeightForma
 
 
 @pytest.mark.parametrize("form", NARROW)
-def test_experts_of_one_and_two_rows(form: WeightFormat) -> None:
+def test_experts_of_one_and_two_rows(form: WeightFormat, equal_sets: tuple[str, ...]) -> None:
     """Experts that share a row, and some that have one of their own."""
 
     def matrices(n: int, k: int, seed: int) -> list[LinearWeight]:
@@ -98,7 +99,7 @@ def test_experts_of_one_and_two_rows(form: WeightFormat) -> None:
     expected = experts(x, ids, None, packed, 10.0, quantize_input=True)
     assert_telling(expected[ids >= 0])
     bank = ExpertWeights(tuple(w1), tuple(w3), tuple(w2))
-    for name in SETS:
+    for name in equal_sets:
         with instructions(name):
             for count in (1, 2):
                 with threads(count):

@@ -13,7 +13,13 @@ import numpy as np
 import pytest
 import torch
 from di_cache import CacheLayout, CachePool, SlotMapError
-from di_kernels import instruction_set, instruction_sets, set_instruction_set, set_num_threads
+from di_kernels import (
+    equal_instruction_sets,
+    instruction_set,
+    instruction_sets,
+    set_instruction_set,
+    set_num_threads,
+)
 from di_kernels.ops import sampling
 from di_kernels.ops.linear import LinearWeight
 from di_kernels.ops.moe import ExpertWeights
@@ -210,9 +216,10 @@ def machine(isa: str, threads: int) -> Iterator[None]:
         set_instruction_set(before)
 
 
-def test_instruction_sets_and_threads(tiny: Checkpoint) -> None:
+@pytest.mark.parametrize("isas", equal_instruction_sets(), ids=lambda names: names[-1])
+def test_instruction_sets_and_threads(tiny: Checkpoint, isas: tuple[str, ...]) -> None:
     model, results = built(tiny), []
-    for isa in instruction_sets():
+    for isa in isas:
         for threads in (1, 2):
             with machine(isa, threads):
                 sequences = Sequences(model, native=True)

@@ -67,7 +67,8 @@ class MemoryRead {
 void bind_ceilings(nb::module_& m) {
   nb::class_<MemoryRead>(m, "MemoryRead").def(nb::init<const nb::list&>()).def("run", &MemoryRead::run);
   m.def("dot_peak", [](int64_t iterations) {
-    return run_everywhere(iterations, ceilings_simd::kDotFlops, ceilings_simd::active().dot_bf16);
+    const auto& simd = ceilings_simd::active();
+    return run_everywhere(iterations, simd.dot_flops, simd.dot_bf16);
   });
   m.def("multiply_add_peak", [](int64_t iterations) {
     return run_everywhere(iterations, ceilings_simd::kMultiplyAddFlops, ceilings_simd::active().multiply_add);

@@ -2,14 +2,31 @@
 
 #include <atomic>
 
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace di {
 namespace {
+
+// Linux lets a process use tiles after it has asked to.
+bool may_use_tiles() {
+#if defined(__x86_64__) && defined(__linux__)
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
 
 bool runs(Isa isa) {
 #if defined(__x86_64__)
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  const bool bf16 =
+      avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
   switch (isa) {
     case Isa::portable:
       return true;
@@ -18,7 +35,9 @@ bool runs(Isa isa) {
     case Isa::avx512:
       return avx512;
     case Isa::avx512bf16:
-      return avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
+      return bf16;
+    case Isa::amx:
+      return bf16 && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") && may_use_tiles();
   }
 #endif
   return isa == Isa::portable;
@@ -40,13 +59,25 @@ std::string_view isa_name(Isa isa) {
   return "portable";
 }
 
-std::vector<Isa> supported_isas() {
-  std::vector<Isa> found;
+const std::vector<Isa>& supported_isas() {
+  static const std::vector<Isa> supported = [] {
+    std::vector<Isa> found;
 #define DI_ADD_SUPPORTED(name) \
   if (runs(Isa::name)) found.push_back(Isa::name);
-  DI_FOR_EACH_ISA(DI_ADD_SUPPORTED)
+    DI_FOR_EACH_ISA(DI_ADD_SUPPORTED)
 #undef DI_ADD_SUPPORTED
-  return found;
+    return found;
+  }();
+  return supported;
+}
+
+bool reads_once() {
+#if defined(__x86_64__)
+  static const bool once = !__builtin_cpu_is("intel");
+  return once;
+#else
+  return false;
+#endif
 }
 
 Isa active_isa() { return active().load(std::memory_order_relaxed); }

@@ -17,7 +17,8 @@ using linear_simd::Codes;
 using linear_simd::kTileGroups;
 using stored_linear_simd::kLaneBlocks;
 
-constexpr int64_t kRowBlock = 512;          // input rows that are held in blocks at once
+constexpr int64_t kRowBlock = 512;          // input rows that are held in blocks at once, at most
+constexpr int64_t kLeastRowBlock = 64;      // a weight is decoded anew for each block of rows
 constexpr int64_t kStoredBytes = 16 << 10;  // of a weight as stored, packed at once: stays in the first cache
 constexpr int64_t kScatteredRows = 16;      // put into blocks side by side
 
@@ -200,7 +201,7 @@ void block_row(const T* row, int64_t k, bool quantize, bool wide, int64_t m, int
 }
 
 int64_t lanes_size(const Weight& weight, int64_t rows, bool wide) {
-  if (weight.packed || wide || rows > stored_linear_simd::kMaxInputs) return 0;
+  if (weight.packed || wide || rows > linear_simd::active().lane_rows) return 0;
   return ceil_div(blocks_of(weight.k), kLaneBlocks) * kLaneBlocks * rows * kBlock / 2;
 }
 
@@ -268,13 +269,20 @@ void project(const BlockedRows* x, int64_t parts, const Weight& weight, T* y) {
   });
 }
 
+// Input rows of k values that are held in blocks at once.
+int64_t row_block(int64_t k) {
+  const int64_t kept = linear_simd::active().input_bytes / (2 * kBlock * std::max<int64_t>(1, blocks_of(k)));
+  return std::clamp(kept / kLeastRowBlock * kLeastRowBlock, kLeastRowBlock, kRowBlock);
+}
+
 }  // namespace
 
 template <class TIn, class TOut>
 void linear(const TIn* x, int64_t rows, const Weight& weight, bool quantize_input, TOut* y) {
   thread_local Buffer buffer;
-  for (int64_t start = 0; start < rows; start += kRowBlock) {
-    const int64_t count = std::min(kRowBlock, rows - start);
+  const int64_t step = row_block(weight.k);
+  for (int64_t start = 0; start < rows; start += step) {
+    const int64_t count = std::min(step, rows - start);
     const BlockedRows blocked =
         block_rows(x + start * weight.k, weight.k, count, weight, quantize_input, buffer);
     project<TOut>(&blocked, 1, weight, y + start * weight.n);
@@ -286,9 +294,9 @@ void grouped_linear(const T* x, int64_t rows, int64_t groups, const Weight& weig
   thread_local std::vector<Buffer> buffers;
   thread_local std::vector<BlockedRows> blocked;
   if (static_cast<int64_t>(buffers.size()) < groups) buffers.resize(static_cast<size_t>(groups));
-  const int64_t stride = groups * weight.k;
-  for (int64_t start = 0; start < rows; start += kRowBlock) {
-    const int64_t count = std::min(kRowBlock, rows - start);
+  const int64_t stride = groups * weight.k, step = row_block(weight.k);
+  for (int64_t start = 0; start < rows; start += step) {
+    const int64_t count = std::min(step, rows - start);
     blocked.clear();
     for (int64_t g = 0; g < groups; ++g) {
       const T* part = x + start * stride + g * weight.k;

@@ -89,25 +89,27 @@ DI_INLINE vu decode_e4m3_halves(vu words) {
   return (vu)(value | ((code & 0x80) << 8));
 }
 
-#if defined(DI_ISA_avx512bf16)
+#if defined(DI_AVX512BF16)
 // Bytes of the 128 magnitudes of E4M3 in bfloat16.
 struct E4m3Bytes {
   alignas(64) uint8_t low[128], high[128];
+
+  [[gnu::always_inline]] constexpr void set(int m, uint16_t word) {
+    low[m] = static_cast<uint8_t>(word);
+    high[m] = static_cast<uint8_t>(word >> 8);
+  }
 };
 constexpr E4m3Bytes e4m3_bytes() {
   E4m3Bytes t{};
-  for (int m = 0; m < 128; ++m) {
-    t.low[m] = static_cast<uint8_t>(kE4m3Words.magnitude[m]);
-    t.high[m] = static_cast<uint8_t>(kE4m3Words.magnitude[m] >> 8);
-  }
+  for (int m = 0; m < 128; ++m) t.set(m, kE4m3Words.magnitude[m]);
   return t;
 }
 constexpr E4m3Bytes kE4m3Bytes = e4m3_bytes();
 
-DI_INLINE void decode_e4m3(u32x16 words, u32x16* pair) {
+DI_INLINE void decode_e4m3(u32x16 words, const E4m3Bytes& bytes, u32x16* pair) {
   const __m512i code = (__m512i)words;
   const auto table = [](const uint8_t* p) { return _mm512_load_si512(p); };
-  const uint8_t *l = kE4m3Bytes.low, *h = kE4m3Bytes.high;
+  const uint8_t *l = bytes.low, *h = bytes.high;
   const u32x16 low = (u32x16)_mm512_permutex2var_epi8(table(l), code, table(l + 64));
   const __m512i magnitude = _mm512_permutex2var_epi8(table(h), code, table(h + 64));
   // magnitude | (code & 0x80)
@@ -120,6 +122,8 @@ DI_INLINE void decode_e4m3(u32x16 words, u32x16* pair) {
   pair[0] = join((__m512i)low, _mm512_slli_epi16((__m512i)high, 8));
   pair[1] = join(_mm512_srli_epi16((__m512i)low, 8), (__m512i)high);
 }
+
+DI_INLINE void decode_e4m3(u32x16 words, u32x16* pair) { decode_e4m3(words, kE4m3Bytes, pair); }
 #else
 DI_INLINE void decode_e4m3(vu words, vu* pair) {
   pair[0] = decode_e4m3_halves(words);
@@ -157,7 +161,7 @@ DI_INLINE void decode_words(u32x16 words, u32x16* pair) {
 // The same for a word as the checkpoint stores it (stored_words.hpp).
 template <WeightFormat F>
 DI_INLINE void decode_stored_words(u32x16 words, u32x16* pair) {
-#if defined(DI_ISA_avx512bf16)
+#if defined(DI_AVX512BF16)
   if constexpr (F == WeightFormat::mxfp4) {
     // A byte of four that is taken from any bit on: codes 2i and 2i + 1 to the low ends of the halves.
 #pragma GCC unroll 4

@@ -4,6 +4,7 @@
 #include "simd/one_row.hpp"
 #include "simd/simd.hpp"
 #include "simd/staged_rows.hpp"
+#include "simd/stored_linear.hpp"
 
 namespace di::linear_simd::DI_ISA {
 namespace {
@@ -13,7 +14,7 @@ using namespace simd::DI_ISA;
 // As many sums as the registers hold: the dot product has a latency of about six cycles, two begin in each.
 #if defined(DI_AVX512)
 constexpr int kFewStoredRows = 8, kNarrowRows = 8, kWideRows = 12, kGroups = 2;
-#if defined(DI_ISA_avx512bf16)
+#if defined(DI_AVX512BF16)
 constexpr int kFewRows = 16;
 #else
 constexpr int kFewRows = 8;  // a dot product of two steps needs registers of its own
@@ -38,6 +39,7 @@ struct PackedGroup {
   static constexpr int kWords = 1, kPairRows = DI_ISA::kPairRows;
   static constexpr int kSideRows = F == WeightFormat::mxfp4 ? DI_ISA::kSideRows : 0;
   Codes at;
+  bool once;
 };
 
 template <WeightFormat F>
@@ -48,7 +50,7 @@ DI_INLINE const uint8_t* asked(const PackedGroup<F>& group, int64_t block, int64
 
 template <WeightFormat F>
 DI_INLINE void pairs(const PackedGroup<F>& group, const uint8_t* ask, int64_t block, int word, u32x16* out) {
-  __builtin_prefetch(ask + 64 * word, 0, 0);
+  ask_once(ask + 64 * word, group.once);
   decode_words<F>(load_once(group.at.codes + block * block_bytes(F) + 64 * word), out);
 }
 
@@ -141,7 +143,7 @@ DI_INLINE void few_of(const Group* groups, int64_t count, int64_t blocks, const 
       Group one = groups[g];
       if (count == 2) one.at.next = g == 0 ? groups[1].at.scales : groups[0].at.next;
       if constexpr (M == 1 && Group::kStream) {
-        one_row<F>(one.at, blocks, x, x_rows, totals + 16 * g);
+        one_row<F>(one.at, one.once, blocks, x, x_rows, totals + 16 * g);
       } else {
         few_rows<F, M, 1>(&one, blocks, x, x_rows, totals + 16 * M * g);
       }
@@ -156,7 +158,7 @@ void narrow_of(const Codes* groups, int64_t count, int64_t blocks, const uint16_
     return many_rows<F, kNarrowRows, kGroups>(groups, count, blocks, x, x_rows, rows, totals);
   }
   PackedGroup<F> packed[kTileGroups];
-  for (int64_t g = 0; g < count; ++g) packed[g].at = groups[g];
+  for (int64_t g = 0; g < count; ++g) packed[g] = {groups[g], reads_once()};
   few_of<F, kFewRows>(packed, count, blocks, x, x_rows, rows, totals);
 }
 
@@ -238,8 +240,10 @@ void store_float(const float* totals, int64_t stride, int64_t rows, int64_t coun
 
 }  // namespace
 
-const Table table = {.narrow = narrow,
+const Table table = {.input_bytes = 1 << 30,
+                     .narrow = narrow,
                      .wide = wide,
+                     .lane_rows = stored_linear_simd::kMaxInputs,
                      .few_stored_rows = kFewStoredRows,
                      .few_stored = few_stored,
                      .store_bf16 = store_bf16,

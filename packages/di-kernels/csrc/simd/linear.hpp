@@ -19,6 +19,9 @@ struct Codes {
 };
 
 struct Table {
+  // Of narrow rows that are best met together: as many as stay in a cache that keeps up with the products.
+  int64_t input_bytes;
+
   // totals[group][m][16] += rows . blocks of `count` <= kTileGroups packed groups, whose totals are `rows`
   // rows apart. x: [blocks][x_rows][32], of which the first `rows` count. Narrow: bfloat16 rows, a format
   // that is not float32, under FlushedSubnormals.
@@ -27,9 +30,12 @@ struct Table {
   void (*wide)(WeightFormat format, const Codes* groups, int64_t count, int64_t blocks, const float* x,
                int64_t x_rows, int64_t rows, float* totals);
 
+  // A weight as stored is read in place, where its inputs are in lanes (simd/stored_linear.hpp), for at most
+  // lane_rows rows, and by few_stored for at most few_stored_rows; for more it is packed first.
+  int64_t lane_rows, few_stored_rows;
+
   // The narrow product with one group of 16 rows as stored, `row_bytes` apart, the codes of the first one
-  // given; whole blocks. Scale bytes as in the packed layout. At most few_stored_rows rows.
-  int64_t few_stored_rows;
+  // given; whole blocks. Scale bytes as in the packed layout.
   void (*few_stored)(WeightFormat format, const Codes& group, int64_t row_bytes, int64_t blocks,
                      const uint16_t* x, int64_t x_rows, int64_t rows, float* totals);
 
@@ -40,6 +46,6 @@ struct Table {
   void (*store_float)(const float* totals, int64_t stride, int64_t rows, int64_t count, float* y,
                       int64_t y_stride);
 };
-DI_SIMD_FAMILY
+DI_AMX_FAMILY
 
 }  // namespace di::linear_simd

@@ -22,7 +22,7 @@ DI_INLINE void in_order([[maybe_unused]] vf& v) {
 // for one by one, all of the stream, scales included: gcc would ask for those of a step at once, which are
 // more than the processor can wait for, and it would stop.
 template <WeightFormat F, int B>
-DI_INLINE void add_row_blocks(const Codes& at, const uint8_t* ask, int64_t block, const uint16_t* x,
+DI_INLINE void add_row_blocks(const Codes& at, const uint8_t* ask, bool once, int64_t block, const uint16_t* x,
                               int64_t x_rows, vf (&total)[kParts]) {
   constexpr int kPairs = pairs_of_word(F), kSteps = 16;
   constexpr int64_t kLines = (B * (block_bytes(F) + block_scales(F)) + 32) / 64;
@@ -48,7 +48,7 @@ DI_INLINE void add_row_blocks(const Codes& at, const uint8_t* ask, int64_t block
       }
 #pragma GCC unroll 4
       for (int64_t line = kLines * (step + p) / kSteps; line < kLines * (step + p + 1) / kSteps; ++line) {
-        __builtin_prefetch(ask + 64 * line, 0, 0);
+        ask_once(ask + 64 * line, once);
       }
     }
   }
@@ -62,7 +62,7 @@ DI_INLINE void add_row_blocks(const Codes& at, const uint8_t* ask, int64_t block
 
 // totals[16] += the row . all blocks of a group; as `narrow` of simd/linear.hpp.
 template <WeightFormat F>
-DI_INLINE void one_row(const Codes& at, int64_t blocks, const uint16_t* x, int64_t x_rows, float* totals) {
+DI_INLINE void one_row(const Codes& at, bool once, int64_t blocks, const uint16_t* x, int64_t x_rows, float* totals) {
   constexpr int kSide = kParts > 1 ? 1 : F == WeightFormat::fp8 ? 2 : 4;
   constexpr int64_t kStep = block_bytes(F) + block_scales(F);
   // The stream of a group begins with its scales; the next group's follows.
@@ -74,8 +74,8 @@ DI_INLINE void one_row(const Codes& at, int64_t blocks, const uint16_t* x, int64
   vf total[kParts];
   for (int part = 0; part < kParts; ++part) total[part] = load<vf>(totals + kWidth * part);
   int64_t b = 0;
-  for (; b + kSide <= blocks; b += kSide) add_row_blocks<F, kSide>(at, ask(b), b, x, x_rows, total);
-  for (; b < blocks; ++b) add_row_blocks<F, 1>(at, ask(b), b, x, x_rows, total);
+  for (; b + kSide <= blocks; b += kSide) add_row_blocks<F, kSide>(at, ask(b), once, b, x, x_rows, total);
+  for (; b < blocks; ++b) add_row_blocks<F, 1>(at, ask(b), once, b, x, x_rows, total);
   for (int part = 0; part < kParts; ++part) store(totals + kWidth * part, total[part]);
 }
 

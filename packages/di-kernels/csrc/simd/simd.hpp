@@ -22,7 +22,10 @@ typedef uint32_t u32x16 __attribute__((vector_size(64)));
 typedef uint16_t u16x16 __attribute__((vector_size(32)));
 typedef uint8_t u8x16 __attribute__((vector_size(16)));
 
-#if defined(DI_ISA_avx512) || defined(DI_ISA_avx512bf16)
+#if defined(DI_ISA_avx512bf16) || defined(DI_ISA_amx)
+#define DI_AVX512BF16 1
+#endif
+#if defined(DI_ISA_avx512) || defined(DI_AVX512BF16)
 #define DI_AVX512 1
 #endif
 
@@ -47,6 +50,15 @@ DI_INLINE V load_once(const void* p) {
   keep(v);
 #endif
   return v;
+}
+
+// Asks for a line that is read once, in the way that `once`, isa.hpp's reads_once(), tells.
+DI_INLINE void ask_once(const void* p, bool once) {
+  if (once) {
+    __builtin_prefetch(p, 0, 0);
+  } else {
+    __builtin_prefetch(p);
+  }
 }
 
 template <class V>
@@ -86,7 +98,7 @@ DI_INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
 // Lane by lane acc + a.odd * b.odd, rounded, then + a.even * b.even, rounded: what VDPBF16PS computes. A lane
 // of a and b holds two bfloat16 numbers, the even one in its low half.
 DI_INLINE f32x16 dot_bf16(f32x16 acc, u32x16 a, u32x16 b) {
-#if defined(DI_ISA_avx512bf16)
+#if defined(DI_AVX512BF16)
   return (f32x16)_mm512_dpbf16_ps((__m512)acc, (__m512bh)a, (__m512bh)b);
 #else
   acc = fma(floats(a & 0xffff0000u), floats(b & 0xffff0000u), acc);

@@ -54,7 +54,7 @@ DI_INLINE f32x16 in_order_of_blocks(f32x16 v) {
 // of R rows at `ask` are asked for.
 template <WeightFormat F, int M, int R>
 DI_INLINE void chunk_sums(const uint8_t* codes, int64_t row_bytes, const uint8_t* ask, int64_t ask_row_bytes,
-                          const uint32_t* x, float* sums, int64_t stride) {
+                          bool once, const uint32_t* x, float* sums, int64_t stride) {
   constexpr int kPairs = pairs_of_word(F);
   f32x16 sum[R][M] = {};
   for (int w = 0; w < words_of_block(F); w += 4) {
@@ -66,7 +66,7 @@ DI_INLINE void chunk_sums(const uint8_t* codes, int64_t row_bytes, const uint8_t
       u32x16 pair[R][kPairs];
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r) {
-        __builtin_prefetch(ask + r * ask_row_bytes + 64 * (w + i), 0, 0);  // many at once would be waited for
+        ask_once(ask + r * ask_row_bytes + 64 * (w + i), once);  // many at once would be waited for
         decode_stored_words<F>(word[r][i], pair[r]);
       }
 #pragma GCC unroll 4
@@ -94,18 +94,19 @@ DI_INLINE void row_sums(const uint8_t* codes, const uint8_t* next, const uint8_t
                         int64_t blocks, const uint32_t* x, float* sums, int64_t stride) {
   constexpr int64_t kBytes = kLaneBlocks * row_block(F);
   const int64_t row_end = blocks * row_block(F);
+  const bool once = reads_once();
   for (int64_t b = 0; b < blocks; b += kLaneBlocks) {
     const int64_t at = b * row_block(F), ahead_at = at + ahead(F) / R;
     const uint8_t* ask = ahead_at < row_end ? codes + ahead_at : next + (ahead_at - row_end);
     // What is behind the end of a row is summed up in lanes of blocks that there are not.
     if (b + kLaneBlocks <= blocks || end - codes >= (R - 1) * row_bytes + at + kBytes) {
-      chunk_sums<F, M, R>(codes + at, row_bytes, ask, row_bytes, x + 16 * b * M, sums + b, stride);
+      chunk_sums<F, M, R>(codes + at, row_bytes, ask, row_bytes, once, x + 16 * b * M, sums + b, stride);
     } else {
       uint8_t padded[R][kBytes] = {};
       for (int i = 0; i < R; ++i) {
         std::memcpy(padded[i], codes + i * row_bytes + at, static_cast<size_t>(row_end - at));
       }
-      chunk_sums<F, M, R>(padded[0], kBytes, ask, row_bytes, x + 16 * b * M, sums + b, stride);
+      chunk_sums<F, M, R>(padded[0], kBytes, ask, row_bytes, once, x + 16 * b * M, sums + b, stride);
     }
   }
 }

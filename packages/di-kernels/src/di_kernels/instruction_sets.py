@@ -1,4 +1,4 @@
-"""Instruction set of the CPU kernels. It changes time only, never a bit of a result."""
+"""Instruction set of the CPU kernels. It changes time only, never a bit of a result, but for amx."""
 
 from __future__ import annotations
 
@@ -6,10 +6,20 @@ from di_kernels.errors import shown
 
 
 def instruction_sets() -> tuple[str, ...]:
-    """What this machine can run, the best one last: portable, avx2, avx512, avx512bf16."""
+    """What this machine can run, the best one last: portable, avx2, avx512, avx512bf16, amx."""
     from di_kernels import _native
 
     return tuple(_native.instruction_sets())
+
+
+def equal_instruction_sets() -> tuple[tuple[str, ...], ...]:
+    """What this machine can run, in groups that give the same bits.
+
+    A matrix product of amx adds up the even and the odd ones of 32 inputs apart (``docs/architecture.md``), so it is
+    alone; everything else is one group.
+    """
+    plain = tuple(name for name in instruction_sets() if name != "amx")
+    return (plain, ("amx",)) if "amx" in instruction_sets() else (plain,)
 
 
 def instruction_set() -> str:

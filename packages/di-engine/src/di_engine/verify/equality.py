@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from di_kernels import instruction_sets, set_num_threads
+from di_kernels import equal_instruction_sets, set_num_threads
 from di_model.packed import WeightLayout
 from di_scheduler.cost_curve import CostCurve
 from di_scheduler.speculation import DraftBudget
@@ -147,7 +147,7 @@ class EqualityCheck:
         self._loaded_alone = (
             self._loaded if loaded is not None or as_stored == self._base else load_model(as_stored)
         )
-        every = instruction_sets()
+        every = equal_instruction_sets()[-1]
         self._instruction_sets = (every[1:] or every) if instruction_set is None else (instruction_set,)
         self._cases = CaseGenerator(
             self._loaded.config, self._loaded.capacity.layout, seed, self._instruction_sets

@@ -1,0 +1,56 @@
+// The tile registers of Intel's AMX: up to 16 rows of 64 bytes each. Only for sources of csrc/amx.
+//
+// Instructions are spelled out: gcc's own intrinsics do not tell it which memory they read and write.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+namespace di::amx {
+
+#define DI_TILE_INLINE [[gnu::always_inline]] static inline
+
+constexpr int64_t kTileRows = 16, kTileRowBytes = 64, kTileBytes = kTileRows * kTileRowBytes;
+constexpr int64_t kTileDotFlops = 2 * 16 * 16 * 32;  // of one dot of whole tiles
+
+// The tiles of this thread for as long as it lives: 0 to 5 of so many rows, 6 and 7 whole. Without tiles a
+// thread is switched faster.
+class Tiles {
+ public:
+  [[gnu::always_inline]] explicit Tiles(int64_t rows) {
+    struct {
+      uint8_t palette = 1, start_row = 0, reserved[14] = {};
+      uint16_t row_bytes[16] = {};
+      uint8_t rows[16] = {};
+    } shapes;  // as LDTILECFG reads them
+    for (int i = 0; i < 8; ++i) {
+      shapes.row_bytes[i] = kTileRowBytes;
+      shapes.rows[i] = static_cast<uint8_t>(i < 6 ? rows : kTileRows);
+    }
+    asm volatile("ldtilecfg %0" : : "m"(shapes));
+  }
+  [[gnu::always_inline]] ~Tiles() { asm volatile("tilerelease"); }
+  Tiles(const Tiles&) = delete;
+  Tiles& operator=(const Tiles&) = delete;
+};
+
+// Rows of a tile are 64 bytes apart in memory.
+template <int Tile>
+DI_TILE_INLINE void load_tile(const void* p) {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(p), "r"(kTileRowBytes), "i"(Tile) : "memory");
+}
+
+template <int Tile>
+DI_TILE_INLINE void store_tile(void* p) {
+  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(p), "r"(kTileRowBytes), "i"(Tile) : "memory");
+}
+
+// sum[m][n] += the dot of row m of `A` with column n of `B`, of 32 bfloat16 numbers: those at even places are
+// added up from zero, those at odd places too, both in order by fused multiply-adds, and their sum is added.
+// Row p of B holds elements 2p and 2p + 1 of its columns. Subnormals are read and written as zero.
+template <int Sum, int A, int B>
+DI_TILE_INLINE void dot_tiles() {
+  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(Sum), "i"(A), "i"(B));
+}
+
+}  // namespace di::amx

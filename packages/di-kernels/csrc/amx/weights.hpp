@@ -1,0 +1,122 @@
+// Blocks of a packed weight (cpu/weight.hpp) as tiles of bfloat16 pairs with their scales in them. Only for
+// sources of csrc/amx.
+//
+// A product of E2M1 or E4M3 with a power of two is exact in bfloat16, but where it leaves its range: from 2^128
+// on it is infinite, below 2^-126 zero, and so are the scale 2^-127 and what is multiplied by it.
+#pragma once
+
+#include "amx/tiles.hpp"
+#include "simd/decode.hpp"
+
+namespace di::amx {
+namespace {
+
+using namespace simd::amx;
+
+// Asks for a line here and not sooner: gcc would ask for those of a block at once, which are more than the
+// processor can wait for. The first cache has room for what is asked for only while little is computed with it.
+template <WeightFormat F>
+DI_INLINE void ask_line(const uint8_t* p) {
+  if constexpr (F == WeightFormat::mxfp4) {
+    asm volatile("prefetcht1 %0" : : "m"(*p));
+  } else {
+    asm volatile("prefetcht0 %0" : : "m"(*p));
+  }
+}
+
+// E2M1 in half words: a sign and a magnitude whose exponent is kRaised too large. An unsigned subtraction that
+// stops at zero brings it to its place, and leaves zero, which is positive for both signs, where it is.
+constexpr int kRaised = 126;
+struct RaisedE2m1 {
+  alignas(64) uint16_t half[32];
+};
+constexpr RaisedE2m1 raised_e2m1() {
+  RaisedE2m1 t{};
+  constexpr uint16_t kMagnitude[8] = {0, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0};
+  for (int i = 0; i < 32; ++i) {  // twice: the permutation reads five bits, the fifth is of the next code
+    const int code = i % 16, magnitude = kMagnitude[code % 8];
+    if (magnitude > 0) t.half[i] = static_cast<uint16_t>(magnitude + (kRaised << 7) + (code / 8 << 15));
+  }
+  return t;
+}
+constexpr RaisedE2m1 kRaisedE2m1 = raised_e2m1();
+
+// The code that is i codes higher in every half word comes to its low end; what is above it stays.
+template <int I>
+DI_INLINE __m512i code_to_low_end(__m512i words) {
+  if constexpr (I == 2) {  // as good as a shift, on the other port
+    const __m512i upper_bytes = _mm512_set4_epi32(0x0f0f0d0d, 0x0b0b0909, 0x07070505, 0x03030101);
+    return _mm512_shuffle_epi8(words, upper_bytes);
+  }
+  return _mm512_srli_epi32(words, 4 * I);
+}
+
+// A pair of bfloat16 numbers in every lane, times the scale of the lane.
+DI_INLINE u32x16 scaled_pairs(u32x16 pair, f32x16 scale) {
+  const u32x16 odd = bits(floats(pair & 0xffff0000u) * scale), even = bits(floats(pair << 16) * scale);
+  return (odd & 0xffff0000u) | (even >> 16);
+}
+
+[[gnu::noinline]] void decode_mxfp4_of_any_scale(const uint8_t* codes, const uint8_t* scales, uint8_t* tile) {
+  const f32x16 scale = decode_scales<WeightFormat::mxfp4>(scales, 0, true);
+  for (int w = 0; w < 4; ++w) {
+    u32x16 pair[4];
+    decode_words<WeightFormat::mxfp4>(load<u32x16>(codes + 64 * w), pair);
+    for (int i = 0; i < 4; ++i) store(tile + 64 * (4 * w + i), scaled_pairs(pair[i], scale));
+  }
+}
+
+DI_INLINE void decode_mxfp4(const uint8_t* codes, const uint8_t* scales, const uint8_t* ask, uint8_t* tile) {
+  const u32x16 byte = (u32x16)_mm512_maskz_cvtepu8_epi32(0xffff, (__m128i)load<u8x16>(scales));
+  // Whether the exponents of 0.5 to 6 and of their products with all scales are those of normal numbers.
+  const __mmask16 out_of_range =
+      _mm512_cmpgt_epu32_mask((__m512i)(byte - 2u), (__m512i)(u32x16{} + 250u));
+  if (out_of_range != 0) return decode_mxfp4_of_any_scale(codes, scales, tile);
+  const u32x16 lowered = (kRaised + 127u - byte) << 7;
+  const __m512i exponents = (__m512i)(lowered | lowered << 16), table = _mm512_load_si512(&kRaisedE2m1);
+  const auto place = [&](int pair, __m512i code) __attribute__((always_inline)) {
+    store(tile + 64 * pair, _mm512_subs_epu16(_mm512_permutexvar_epi16(code, table), exponents));
+  };
+#pragma GCC unroll 4
+  for (int w = 0; w < 4; ++w) {
+    const auto words = (__m512i)load_once(codes + 64 * w);
+    ask_line<WeightFormat::mxfp4>(ask + 64 * w);
+    place(4 * w, words);
+    place(4 * w + 1, code_to_low_end<1>(words));
+    place(4 * w + 2, code_to_low_end<2>(words));
+    place(4 * w + 3, code_to_low_end<3>(words));
+  }
+}
+
+// The magnitudes of E4M3 times every scale.
+struct ScaledE4m3 {
+  E4m3Bytes of_scale[256];
+};
+constexpr ScaledE4m3 scaled_e4m3() {
+  ScaledE4m3 t{};
+  for (int scale = 0; scale < 256; ++scale) {
+    for (int m = 0; m < 128; ++m) {
+      const int word = kE4m3Words.magnitude[m], exponent = (word >> 7) + scale - 127;
+      const bool zero = scale == 0 || exponent <= 0, nan = scale == 255 || m == 127;
+      const int value = nan ? 0x7fc0 : word == 0 || zero ? 0 : exponent >= 255 ? 0x7f80 : exponent << 7 | (word & 0x7f);
+      t.of_scale[scale].set(m, static_cast<uint16_t>(value));
+    }
+  }
+  return t;
+}
+constexpr ScaledE4m3 kScaledE4m3 = scaled_e4m3();
+
+DI_INLINE void decode_fp8(const uint8_t* codes, const uint8_t* scales, const uint8_t* ask, uint8_t* tile) {
+  const E4m3Bytes& table = kScaledE4m3.of_scale[*scales];
+#pragma GCC unroll 8
+  for (int w = 0; w < 8; ++w) {
+    u32x16 pair[2];
+    ask_line<WeightFormat::fp8>(ask + 64 * w);
+    decode_e4m3(load_once(codes + 64 * w), table, pair);
+    store(tile + 128 * w, pair[0]);
+    store(tile + 128 * w + 64, pair[1]);
+  }
+}
+
+}  // namespace
+}  // namespace di::amx
