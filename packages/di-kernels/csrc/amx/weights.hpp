@@ -41,14 +41,12 @@ constexpr RaisedE2m1 raised_e2m1() {
 }
 constexpr RaisedE2m1 kRaisedE2m1 = raised_e2m1();
 
-// The code that is i codes higher in every half word comes to its low end; what is above it stays.
-template <int I>
+// The code that is I codes higher in every half word comes to its low end; what is above it stays. Not a shift:
+// that would take the port of which the permutation and the subtraction take all.
+template <uint64_t I>
 DI_INLINE __m512i code_to_low_end(__m512i words) {
-  if constexpr (I == 2) {  // as good as a shift, on the other port
-    const __m512i upper_bytes = _mm512_set4_epi32(0x0f0f0d0d, 0x0b0b0909, 0x07070505, 0x03030101);
-    return _mm512_shuffle_epi8(words, upper_bytes);
-  }
-  return _mm512_srli_epi32(words, 4 * I);
+  constexpr uint64_t kHalf = 4 * I, kFrom = kHalf | (16 + kHalf) << 16 | (32 + kHalf) << 32 | (48 + kHalf) << 48;
+  return _mm512_multishift_epi64_epi8(_mm512_set1_epi64(static_cast<long long>(kFrom)), words);
 }
 
 // A pair of bfloat16 numbers in every lane, times the scale of the lane.
