@@ -9,9 +9,9 @@
 #if defined(__x86_64__)
 #define DI_FOR_EACH_SIMD_ISA(X) X(portable) X(avx2) X(avx512) X(avx512bf16)
 #define DI_FOR_EACH_ISA(X) DI_FOR_EACH_SIMD_ISA(X) X(amx)
-#define DI_AMX_TABLE            \
-  namespace amx {               \
-  using avx512bf16::table;      \
+#define DI_AMX_TABLE       \
+  namespace amx {          \
+  using avx512bf16::table; \
   }
 #else
 #define DI_FOR_EACH_SIMD_ISA(X) X(portable)
@@ -52,9 +52,9 @@ bool reads_once();
     switch (::di::active_isa()) { DI_FOR_EACH_ISA(DI_TABLE_OF) } \
     return portable::table;                                      \
   }
-#define DI_SIMD_FAMILY                      \
-  DI_FOR_EACH_SIMD_ISA(DI_DECLARE_TABLE)    \
-  DI_AMX_TABLE                              \
+#define DI_SIMD_FAMILY                   \
+  DI_FOR_EACH_SIMD_ISA(DI_DECLARE_TABLE) \
+  DI_AMX_TABLE                           \
   DI_ACTIVE_TABLE
 #define DI_AMX_FAMILY               \
   DI_FOR_EACH_ISA(DI_DECLARE_TABLE) \

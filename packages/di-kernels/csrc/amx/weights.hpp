@@ -1,8 +1,8 @@
 // Blocks of a packed weight (cpu/weight.hpp) as tiles of bfloat16 pairs with their scales in them. Only for
 // sources of csrc/amx.
 //
-// A product of E2M1 or E4M3 with a power of two is exact in bfloat16, but where it leaves its range: from 2^128
-// on it is infinite, below 2^-126 zero, and so are the scale 2^-127 and what is multiplied by it.
+// A product of E2M1 or E4M3 with a power of two is exact in bfloat16, but where it leaves its range: from
+// 2^128 on it is infinite, below 2^-126 zero, and so are the scale 2^-127 and what is multiplied by it.
 #pragma once
 
 #include "amx/tiles.hpp"
@@ -14,7 +14,8 @@ namespace {
 using namespace simd::amx;
 
 // Asks for a line here and not sooner: gcc would ask for those of a block at once, which are more than the
-// processor can wait for. The first cache has room for what is asked for only while little is computed with it.
+// processor can wait for. The first cache has room for what is asked for only while little is computed with
+// it.
 template <WeightFormat F>
 DI_INLINE void ask_line(const uint8_t* p) {
   if constexpr (F == WeightFormat::mxfp4) {
@@ -24,8 +25,33 @@ DI_INLINE void ask_line(const uint8_t* p) {
   }
 }
 
-// E2M1 in half words: a sign and a magnitude whose exponent is kRaised too large. An unsigned subtraction that
-// stops at zero brings it to its place, and leaves zero, which is positive for both signs, where it is.
+// The words of a block, one of every row in each.
+template <WeightFormat F, bool kStored>
+struct Words;
+
+template <WeightFormat F>
+struct Words<F, false> {
+  const uint8_t* codes;
+
+  [[gnu::always_inline]] u32x16 at(int w) const { return load_once(codes + 64 * w); }
+};
+
+// Rows lie `row_bytes` apart.
+template <WeightFormat F>
+struct Words<F, true> {
+  u32x16 words[words_of_block(F)];
+
+  [[gnu::always_inline]] Words(const uint8_t* codes, int64_t row_bytes) {
+#pragma GCC unroll 4
+    for (int w = 0; w < words_of_block(F); w += 4) {
+      transpose_words([&](int r) { return codes + r * row_bytes + 4 * w; }, words + w);
+    }
+  }
+  [[gnu::always_inline]] u32x16 at(int w) const { return words[w]; }
+};
+
+// E2M1 in half words: a sign and a magnitude whose exponent is kRaised too large. An unsigned subtraction
+// that stops at zero brings it to its place, and leaves zero, which is positive for both signs, where it is.
 constexpr int kRaised = 126;
 struct RaisedE2m1 {
   alignas(64) uint16_t half[32];
@@ -41,11 +67,13 @@ constexpr RaisedE2m1 raised_e2m1() {
 }
 constexpr RaisedE2m1 kRaisedE2m1 = raised_e2m1();
 
-// The code that is I codes higher in every half word comes to its low end; what is above it stays. Not a shift:
-// that would take the port of which the permutation and the subtraction take all.
-template <uint64_t I>
-DI_INLINE __m512i code_to_low_end(__m512i words) {
-  constexpr uint64_t kHalf = 4 * I, kFrom = kHalf | (16 + kHalf) << 16 | (32 + kHalf) << 32 | (48 + kHalf) << 48;
+// Pair I of the codes of a word comes to the low ends of its halves; what is above them stays. Not by shifts:
+// they would take the port of which the permutation and the subtraction take all.
+template <bool kStored, uint64_t I>
+DI_INLINE __m512i codes_to_low_ends(__m512i words) {
+  if constexpr (!kStored && I == 0) return words;
+  constexpr uint64_t kLow = kStored ? 8 * I : 4 * I, kHigh = kStored ? kLow + 4 : kLow + 16;
+  constexpr uint64_t kWord = kLow | kHigh << 16, kFrom = kWord | (kWord + 0x00200020u) << 32;
   return _mm512_multishift_epi64_epi8(_mm512_set1_epi64(static_cast<long long>(kFrom)), words);
 }
 
@@ -55,21 +83,25 @@ DI_INLINE u32x16 scaled_pairs(u32x16 pair, f32x16 scale) {
   return (odd & 0xffff0000u) | (even >> 16);
 }
 
-[[gnu::noinline]] void decode_mxfp4_of_any_scale(const uint8_t* codes, const uint8_t* scales, uint8_t* tile) {
+template <bool kStored>
+[[gnu::noinline]] void decode_mxfp4_of_any_scale(const Words<WeightFormat::mxfp4, kStored>& words,
+                                                 const uint8_t* scales, uint8_t* tile) {
   const f32x16 scale = decode_scales<WeightFormat::mxfp4>(scales, 0, true);
   for (int w = 0; w < 4; ++w) {
     u32x16 pair[4];
-    decode_words<WeightFormat::mxfp4>(load<u32x16>(codes + 64 * w), pair);
+    decode_words<WeightFormat::mxfp4>(kStored ? split_halves<WeightFormat::mxfp4>(words.at(w)) : words.at(w),
+                                      pair);
     for (int i = 0; i < 4; ++i) store(tile + 64 * (4 * w + i), scaled_pairs(pair[i], scale));
   }
 }
 
-DI_INLINE void decode_mxfp4(const uint8_t* codes, const uint8_t* scales, const uint8_t* ask, uint8_t* tile) {
+template <bool kStored>
+DI_INLINE void decode_block(const Words<WeightFormat::mxfp4, kStored>& words, const uint8_t* scales,
+                            const uint8_t* ask, uint8_t* tile) {
   const u32x16 byte = (u32x16)_mm512_maskz_cvtepu8_epi32(0xffff, (__m128i)load<u8x16>(scales));
   // Whether the exponents of 0.5 to 6 and of their products with all scales are those of normal numbers.
-  const __mmask16 out_of_range =
-      _mm512_cmpgt_epu32_mask((__m512i)(byte - 2u), (__m512i)(u32x16{} + 250u));
-  if (out_of_range != 0) return decode_mxfp4_of_any_scale(codes, scales, tile);
+  const __mmask16 out_of_range = _mm512_cmpgt_epu32_mask((__m512i)(byte - 2u), (__m512i)(u32x16{} + 250u));
+  if (out_of_range != 0) return decode_mxfp4_of_any_scale(words, scales, tile);
   const u32x16 lowered = (kRaised + 127u - byte) << 7;
   const __m512i exponents = (__m512i)(lowered | lowered << 16), table = _mm512_load_si512(&kRaisedE2m1);
   const auto place = [&](int pair, __m512i code) __attribute__((always_inline)) {
@@ -77,12 +109,12 @@ DI_INLINE void decode_mxfp4(const uint8_t* codes, const uint8_t* scales, const u
   };
 #pragma GCC unroll 4
   for (int w = 0; w < 4; ++w) {
-    const auto words = (__m512i)load_once(codes + 64 * w);
+    const auto word = (__m512i)words.at(w);
     ask_line<WeightFormat::mxfp4>(ask + 64 * w);
-    place(4 * w, words);
-    place(4 * w + 1, code_to_low_end<1>(words));
-    place(4 * w + 2, code_to_low_end<2>(words));
-    place(4 * w + 3, code_to_low_end<3>(words));
+    place(4 * w, codes_to_low_ends<kStored, 0>(word));
+    place(4 * w + 1, codes_to_low_ends<kStored, 1>(word));
+    place(4 * w + 2, codes_to_low_ends<kStored, 2>(word));
+    place(4 * w + 3, codes_to_low_ends<kStored, 3>(word));
   }
 }
 
@@ -96,7 +128,10 @@ constexpr ScaledE4m3 scaled_e4m3() {
     for (int m = 0; m < 128; ++m) {
       const int word = kE4m3Words.magnitude[m], exponent = (word >> 7) + scale - 127;
       const bool zero = scale == 0 || exponent <= 0, nan = scale == 255 || m == 127;
-      const int value = nan ? 0x7fc0 : word == 0 || zero ? 0 : exponent >= 255 ? 0x7f80 : exponent << 7 | (word & 0x7f);
+      const int value = nan                 ? 0x7fc0
+                        : word == 0 || zero ? 0
+                        : exponent >= 255   ? 0x7f80
+                                            : exponent << 7 | (word & 0x7f);
       t.of_scale[scale].set(m, static_cast<uint16_t>(value));
     }
   }
@@ -104,15 +139,28 @@ constexpr ScaledE4m3 scaled_e4m3() {
 }
 constexpr ScaledE4m3 kScaledE4m3 = scaled_e4m3();
 
-DI_INLINE void decode_fp8(const uint8_t* codes, const uint8_t* scales, const uint8_t* ask, uint8_t* tile) {
+template <bool kStored>
+DI_INLINE void decode_block(const Words<WeightFormat::fp8, kStored>& words, const uint8_t* scales,
+                            const uint8_t* ask, uint8_t* tile) {
   const E4m3Bytes& table = kScaledE4m3.of_scale[*scales];
 #pragma GCC unroll 8
   for (int w = 0; w < 8; ++w) {
     u32x16 pair[2];
     ask_line<WeightFormat::fp8>(ask + 64 * w);
-    decode_e4m3(load_once(codes + 64 * w), table, pair);
+    decode_e4m3(kStored ? split_halves<WeightFormat::fp8>(words.at(w)) : words.at(w), table, pair);
     store(tile + 128 * w, pair[0]);
     store(tile + 128 * w + 64, pair[1]);
+  }
+}
+
+// A packed one is a tile as it lies.
+template <bool kStored>
+DI_INLINE void decode_block(const Words<WeightFormat::bfloat16, kStored>& words, const uint8_t*,
+                            const uint8_t* ask, uint8_t* tile) {
+#pragma GCC unroll 16
+  for (int w = 0; w < 16; ++w) {
+    ask_line<WeightFormat::bfloat16>(ask + 64 * w);
+    if constexpr (kStored) store(tile + 64 * w, words.at(w));
   }
 }
 

@@ -3,7 +3,8 @@
 // each block sum starting from zero, whatever else is computed beside it. The weights of a block are taken
 // without their scale. Narrow products (bfloat16 inputs, or quantized ones, and a weight that is not float32)
 // add the pairs of a block in order as dot_bf16 does, with subnormals flushed; wide ones add the 32 products
-// in order, each by a fused multiply-add in float32. The last block is padded with zeros.
+// in order, each by a fused multiply-add in float32. On amx a narrow product has the weights with their
+// scales, and adds up the even inputs of a block and the odd ones apart. The last block is padded with zeros.
 #pragma once
 
 #include <cstdint>

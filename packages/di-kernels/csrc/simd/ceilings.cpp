@@ -74,9 +74,7 @@ float multiply_add_loop(int64_t iterations) {
 
 }  // namespace
 
-const Table table = {.read = read,
-                     .dot_flops = kSteps * 16 * 4,
-                     .dot_bf16 = dot_bf16_loop,
-                     .multiply_add = multiply_add_loop};
+const Table table = {
+    .read = read, .dot_flops = kSteps * 16 * 4, .dot_bf16 = dot_bf16_loop, .multiply_add = multiply_add_loop};
 
 }  // namespace di::ceilings_simd::DI_ISA

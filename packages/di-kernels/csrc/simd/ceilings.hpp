@@ -13,7 +13,7 @@ constexpr int64_t kMultiplyAddFlops = kSteps * 16 * 2;  // of one iteration of m
 
 struct Table {
   uint64_t (*read)(const uint8_t* p, int64_t n);  // exclusive or of the whole 64-byte lines of n bytes
-  int64_t dot_flops;  // of one iteration of dot_bf16
+  int64_t dot_flops;                              // of one iteration of dot_bf16
   float (*dot_bf16)(int64_t iterations);
   float (*multiply_add)(int64_t iterations);
 };

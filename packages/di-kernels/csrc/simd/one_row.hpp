@@ -22,8 +22,8 @@ DI_INLINE void in_order([[maybe_unused]] vf& v) {
 // for one by one, all of the stream, scales included: gcc would ask for those of a step at once, which are
 // more than the processor can wait for, and it would stop.
 template <WeightFormat F, int B>
-DI_INLINE void add_row_blocks(const Codes& at, const uint8_t* ask, bool once, int64_t block, const uint16_t* x,
-                              int64_t x_rows, vf (&total)[kParts]) {
+DI_INLINE void add_row_blocks(const Codes& at, const uint8_t* ask, bool once, int64_t block,
+                              const uint16_t* x, int64_t x_rows, vf (&total)[kParts]) {
   constexpr int kPairs = pairs_of_word(F), kSteps = 16;
   constexpr int64_t kLines = (B * (block_bytes(F) + block_scales(F)) + 32) / 64;
   vf sum[B][kParts] = {};
@@ -62,7 +62,8 @@ DI_INLINE void add_row_blocks(const Codes& at, const uint8_t* ask, bool once, in
 
 // totals[16] += the row . all blocks of a group; as `narrow` of simd/linear.hpp.
 template <WeightFormat F>
-DI_INLINE void one_row(const Codes& at, bool once, int64_t blocks, const uint16_t* x, int64_t x_rows, float* totals) {
+DI_INLINE void one_row(const Codes& at, bool once, int64_t blocks, const uint16_t* x, int64_t x_rows,
+                       float* totals) {
   constexpr int kSide = kParts > 1 ? 1 : F == WeightFormat::fp8 ? 2 : 4;
   constexpr int64_t kStep = block_bytes(F) + block_scales(F);
   // The stream of a group begins with its scales; the next group's follows.

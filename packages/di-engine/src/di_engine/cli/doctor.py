@@ -64,7 +64,7 @@ def _table(diagnosis: Diagnosis) -> Table:
 
 
 def _kernels_text(kernels: Kernels | None) -> str:
-    """Every instruction set gives the same bits; the later ones are faster."""
+    """All give the same bits but amx, which has its own; the later ones are faster."""
     if kernels is None:
         return "unknown: no native module"
     others = ", ".join(kernels.instruction_sets)

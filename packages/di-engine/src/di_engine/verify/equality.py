@@ -122,8 +122,8 @@ class EqualityCheck:
         checkpoint: checkpoint directory; it may hold any sizes.
         seed: of requests and schedules.
         loaded: a model to run instead of the one in ``checkpoint``, everywhere.
-        instruction_set: of all runs. None: schedules have the vectorized ones of this machine, or the only one it has,
-            in turn, and the requests alone the best one.
+        instruction_set: of all runs. None: schedules have the vectorized ones of this machine that agree with the best
+            one, or the only one it has, in turn, and the requests alone the best one.
         weight_layout: of schedules. The requests alone read weights as stored, or ``loaded``.
 
     Raises:
