@@ -1,4 +1,4 @@
-"""Packed weights: the matrix comes back, products keep their bits on every instruction set, layout and thread count."""
+"""Packed weights: the matrix comes back, products keep their bits in every layout and on every thread count."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_packing_does_not_depend_on_threads_instruction_set_or_where_the_weight_
 def test_a_product_has_one_value(
     form: WeightFormat, n: int, k: int, quantize: bool, dtype: torch.dtype, equal_sets: tuple[str, ...]
 ) -> None:
-    """On every instruction set, as stored and packed, for one row and for many."""
+    """On instruction sets that agree, as stored and packed, for one row and for many."""
     weight = random_weight(form, n, k)
     packed = pack(weight)
     x = hostile(Hostile.OUTLIERS, 30, k, dtype=dtype)

@@ -11,7 +11,7 @@ from di_kernels.testing import Hostile, assert_same_bits, hostile, instructions,
 from torch import Tensor
 
 FORMATS = list(WeightFormat)
-ROWS = (*range(1, 19), 24, 25, 33)
+ROWS = (*range(1, 19), 24, 25, 33, 65, 70)
 """All that meet a group that is decoded in registers, and tiles of different heights of those that do not."""
 BLOCKS = (1, 3, 4, 5, 9)
 """Blocks of 32 inputs: parts of a stage that is decoded at once, a whole one, and more."""
@@ -68,3 +68,14 @@ def test_experts_with_any_number_of_rows(form: WeightFormat, equal_sets: tuple[s
                 for layout in (bank, pack_experts(bank)):
                     got = experts(x, ids, None, layout, 10.0, quantize_input=True)
                     assert_same_bits(got, torch.cat(single))
+
+
+@pytest.mark.usefixtures("equal_sets")
+@pytest.mark.parametrize("form", FORMATS)
+def test_more_rows_than_are_held_in_blocks_at_once(form: WeightFormat) -> None:
+    """Wide inputs are met in blocks of few rows, so that a cache holds them."""
+    weight = random_weight(form, 32, 8224)
+    x = hostile(Hostile.OUTLIERS, 130, 8224, dtype=torch.bfloat16)
+    expected = torch.cat([linear(x[i : i + 1], weight) for i in (0, 63, 64, 65, 127, 128, 129)])
+    for layout in (weight, pack(weight)):
+        assert_same_bits(linear(x, layout)[[0, 63, 64, 65, 127, 128, 129]], expected)

@@ -53,7 +53,8 @@ class EngineConfig:
         engine computes a part, so it, and threads and processes started from it, stay on its processor meanwhile; with
         ``async_scheduling`` the thread that computes does so, and this one is free.
     instruction_set: of the CPU kernels, for the whole process: one of :func:`di_kernels.instruction_sets`. None: leave
-        it as it is, at first the best one. Never changes a bit of a result.
+        it as it is, at first the best one. Changes no bit of a result, but for amx, which has bits of its own
+        (:func:`di_kernels.equal_instruction_sets`): not while another engine computes, whose steps would have both.
     native_plan: compute a step in one native call instead of one operation after another, where the model allows it.
         Never changes a bit of a result.
     seed: makes requests without a seed of their own repeatable: the i-th of them draws from (seed, i). None:

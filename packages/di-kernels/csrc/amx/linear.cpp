@@ -23,7 +23,7 @@ struct Product {
   const uint16_t* x;
   int64_t x_rows, rows;
   float* totals;
-  alignas(64) uint8_t tiles[kTileGroups][kSlots][kTileBytes];
+  uint8_t (*tiles)[kSlots][kTileBytes];
 
   [[gnu::always_inline]] uint8_t* slot(int64_t g, int64_t block) { return tiles[g][block % kSlots]; }
   [[gnu::always_inline]] const uint8_t* tile(int64_t g, int64_t block) {
@@ -106,7 +106,8 @@ void add_product(const Codes* groups, int64_t count, int64_t row_bytes, int64_t 
                  int64_t x_rows, int64_t rows, float* totals) {
   if (rows == 0) return;
   const Tiles tiles(rows < kTileRows ? rows : kTileRows);
-  Product<F, kStored> product{groups, row_bytes, blocks, x, x_rows, rows, totals};
+  alignas(64) uint8_t slots[kTileGroups][kSlots][kTileBytes];
+  Product<F, kStored> product{groups, row_bytes, blocks, x, x_rows, rows, totals, slots};
   if (kStored || count == 1) return add_all<1>(product);
   add_all<2>(product);
 }
@@ -139,6 +140,7 @@ void few_stored(WeightFormat format, const Codes& group, int64_t row_bytes, int6
   product_of<true>(format, &group, 1, row_bytes, blocks, x, x_rows, rows, totals);
 }
 
+// As on avx512bf16. Called, not copied: its table is no constant when this one is built.
 void wide(WeightFormat format, const Codes* groups, int64_t count, int64_t blocks, const float* x,
           int64_t x_rows, int64_t rows, float* totals) {
   avx512bf16::table.wide(format, groups, count, blocks, x, x_rows, rows, totals);

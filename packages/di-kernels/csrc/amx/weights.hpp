@@ -2,7 +2,8 @@
 // sources of csrc/amx.
 //
 // A product of E2M1 or E4M3 with a power of two is exact in bfloat16, but where it leaves its range: from
-// 2^128 on it is infinite, below 2^-126 zero, and so are the scale 2^-127 and what is multiplied by it.
+// 2^128 on it is infinite; below 2^-126 it is zero, and the scale 2^-127 is, since all of it runs under
+// FlushedSubnormals.
 #pragma once
 
 #include "amx/tiles.hpp"
@@ -59,7 +60,7 @@ struct RaisedE2m1 {
 constexpr RaisedE2m1 raised_e2m1() {
   RaisedE2m1 t{};
   constexpr uint16_t kMagnitude[8] = {0, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0};
-  for (int i = 0; i < 32; ++i) {  // twice: the permutation reads five bits, the fifth is of the next code
+  for (int i = 0; i < 32; ++i) {
     const int code = i % 16, magnitude = kMagnitude[code % 8];
     if (magnitude > 0) t.half[i] = static_cast<uint16_t>(magnitude + (kRaised << 7) + (code / 8 << 15));
   }
@@ -67,8 +68,9 @@ constexpr RaisedE2m1 raised_e2m1() {
 }
 constexpr RaisedE2m1 kRaisedE2m1 = raised_e2m1();
 
-// Pair I of the codes of a word comes to the low ends of its halves; what is above them stays. Not by shifts:
-// they would take the port of which the permutation and the subtraction take all.
+// Pair I of the codes of a word comes to the low ends of its halves. What is above them is of no use: the
+// permutation reads five bits, and its table holds every value twice. Not by shifts: they would take the port
+// of which the permutation and the subtraction take all.
 template <bool kStored, uint64_t I>
 DI_INLINE __m512i codes_to_low_ends(__m512i words) {
   if constexpr (!kStored && I == 0) return words;
@@ -83,14 +85,15 @@ DI_INLINE u32x16 scaled_pairs(u32x16 pair, f32x16 scale) {
   return (odd & 0xffff0000u) | (even >> 16);
 }
 
+// By value: words that had an address would be stored for every block.
 template <bool kStored>
-[[gnu::noinline]] void decode_mxfp4_of_any_scale(const Words<WeightFormat::mxfp4, kStored>& words,
+[[gnu::noinline]] void decode_mxfp4_of_any_scale(Words<WeightFormat::mxfp4, kStored> words,
                                                  const uint8_t* scales, uint8_t* tile) {
   const f32x16 scale = decode_scales<WeightFormat::mxfp4>(scales, 0, true);
   for (int w = 0; w < 4; ++w) {
+    const u32x16 word = kStored ? split_halves<WeightFormat::mxfp4>(words.at(w)) : words.at(w);
     u32x16 pair[4];
-    decode_words<WeightFormat::mxfp4>(kStored ? split_halves<WeightFormat::mxfp4>(words.at(w)) : words.at(w),
-                                      pair);
+    decode_words<WeightFormat::mxfp4>(word, pair);
     for (int i = 0; i < 4; ++i) store(tile + 64 * (4 * w + i), scaled_pairs(pair[i], scale));
   }
 }

@@ -76,7 +76,7 @@ bool reads_once() {
   static const bool once = !__builtin_cpu_is("intel");
   return once;
 #else
-  return false;
+  return true;
 #endif
 }
 

@@ -15,6 +15,7 @@ namespace {
 
 using linear_simd::Codes;
 using linear_simd::kTileGroups;
+using linear_simd::Table;
 using stored_linear_simd::kLaneBlocks;
 
 constexpr int64_t kRowBlock = 512;          // input rows that are held in blocks at once, at most
@@ -63,8 +64,8 @@ ScaleBytes scale_bytes_of(const Weight& weight, int64_t group) {
 }
 
 // The first `blocks` blocks of a whole group, where they lie.
-void multiply_in_place(const Weight& weight, int64_t group, int64_t blocks, const BlockedRows& x,
-                       float* totals) {
+void multiply_in_place(const Table& simd, const Weight& weight, int64_t group, int64_t blocks,
+                       const BlockedRows& x, float* totals) {
   thread_local Buffer scale_buffer;
   const int64_t bytes = kGroupRows * weight.row_bytes;
   const uint8_t *codes = weight.data + group * bytes, *next = codes + bytes;
@@ -76,29 +77,29 @@ void multiply_in_place(const Weight& weight, int64_t group, int64_t blocks, cons
     stored_linear_simd::active().add(weight.format, rows, blocks, x.lanes, x.rows, totals);
   } else {
     for (int64_t i = 0; i < ask.count; i += 64) __builtin_prefetch(ask.first + i);
-    linear_simd::active().few_stored(weight.format, {codes, scales, next, 0}, weight.row_bytes, blocks,
-                                     static_cast<const uint16_t*>(x.data), x.rows, x.rows, totals);
+    simd.few_stored(weight.format, {codes, scales, next, 0}, weight.row_bytes, blocks,
+                    static_cast<const uint16_t*>(x.data), x.rows, x.rows, totals);
   }
 }
 
 // Whole blocks of whole groups are read in place, what needs padding is packed.
-void multiply_few_stored(const Weight& weight, int64_t group, const BlockedRows& x, float* totals) {
+void multiply_few_stored(const Table& simd, const Weight& weight, int64_t group, const BlockedRows& x,
+                         float* totals) {
   const bool full = (group + 1) * kGroupRows <= weight.n;
   const int64_t blocks = blocks_of(weight.k), whole = full ? weight.k / kBlock : 0;
-  if (whole > 0) multiply_in_place(weight, group, whole, x, totals);
+  if (whole > 0) multiply_in_place(simd, weight, group, whole, x, totals);
   const int64_t step = kStoredBytes / block_bytes(weight.format);
   for (int64_t b = whole; b < blocks; b += step) {
     const int64_t count = std::min(step, blocks - b);
     const Codes codes = packed_blocks(weight, group, 1, b, count, 0);
     const auto* rows = static_cast<const uint16_t*>(x.data) + b * x.rows * kBlock;
-    linear_simd::active().narrow(weight.format, &codes, 1, count, rows, x.rows, x.rows, totals);
+    simd.narrow(weight.format, &codes, 1, count, rows, x.rows, x.rows, totals);
   }
 }
 
 // Blocks begin.. of groups in the packed layout.
-void multiply_packed(WeightFormat format, const Codes* codes, int64_t groups, int64_t begin, int64_t count,
-                     const BlockedRows& x, float* totals) {
-  const auto& simd = linear_simd::active();
+void multiply_packed(const Table& simd, WeightFormat format, const Codes* codes, int64_t groups,
+                     int64_t begin, int64_t count, const BlockedRows& x, float* totals) {
   const int64_t offset = begin * x.rows * kBlock;
   if (x.wide) {
     const auto* rows = static_cast<const float*>(x.data) + offset;
@@ -110,7 +111,8 @@ void multiply_packed(WeightFormat format, const Codes* codes, int64_t groups, in
 }
 
 // Groups that share the loads of the inputs.
-void multiply_tile(const Weight& weight, int64_t group, int64_t groups, const BlockedRows& x, float* totals) {
+void multiply_tile(const Table& simd, const Weight& weight, int64_t group, int64_t groups,
+                   const BlockedRows& x, float* totals) {
   const int64_t blocks = blocks_of(weight.k);
   const int64_t step = weight.packed ? blocks : kStoredBytes / block_bytes(weight.format);
   for (int64_t b = 0; b < blocks; b += step) {
@@ -120,20 +122,19 @@ void multiply_tile(const Weight& weight, int64_t group, int64_t groups, const Bl
       codes[g] = weight.packed ? packed_group(weight, group + g, groups)
                                : packed_blocks(weight, group + g, groups, b, count, g);
     }
-    multiply_packed(weight.format, codes, groups, b, count, x, totals);
+    multiply_packed(simd, weight.format, codes, groups, b, count, x, totals);
   }
 }
 
-void multiply_groups(const Weight& weight, int64_t group, int64_t groups, const BlockedRows& x,
-                     float* totals) {
-  const bool in_place =
-      !weight.packed && !x.wide && (x.lanes != nullptr || x.rows <= linear_simd::active().few_stored_rows);
+void multiply_groups(const Table& simd, const Weight& weight, int64_t group, int64_t groups,
+                     const BlockedRows& x, float* totals) {
+  const bool in_place = !weight.packed && !x.wide && (x.lanes != nullptr || x.rows <= simd.few_stored_rows);
   const int64_t tile = in_place ? 1 : kTileGroups, size = x.rows * kGroupRows;
   for (int64_t g = 0; g < groups; g += tile) {
     if (in_place) {
-      multiply_few_stored(weight, group + g, x, totals + g * size);
+      multiply_few_stored(simd, weight, group + g, x, totals + g * size);
     } else {
-      multiply_tile(weight, group + g, std::min(tile, groups - g), x, totals + g * size);
+      multiply_tile(simd, weight, group + g, std::min(tile, groups - g), x, totals + g * size);
     }
   }
 }
@@ -141,10 +142,12 @@ void multiply_groups(const Weight& weight, int64_t group, int64_t groups, const 
 }  // namespace
 
 void multiply(const Weight& weight, int64_t group, int64_t groups, const BlockedRows& x, float* totals) {
+  const Table& simd =
+      linear_simd::active();  // of the whole product, if another thread chooses another one too
   std::fill_n(totals, groups * x.rows * kGroupRows, 0.0f);
-  if (x.wide) return multiply_groups(weight, group, groups, x, totals);
+  if (x.wide) return multiply_groups(simd, weight, group, groups, x, totals);
   const FlushedSubnormals flushed;
-  multiply_groups(weight, group, groups, x, totals);
+  multiply_groups(simd, weight, group, groups, x, totals);
 }
 
 void store_totals(const float* totals, int64_t stride, int64_t rows, int64_t count, bf16* y,
@@ -200,9 +203,12 @@ void block_row(const T* row, int64_t k, bool quantize, bool wide, int64_t m, int
   }
 }
 
-int64_t lanes_size(const Weight& weight, int64_t rows, bool wide) {
-  if (weight.packed || wide || rows > linear_simd::active().lane_rows) return 0;
-  return ceil_div(blocks_of(weight.k), kLaneBlocks) * kLaneBlocks * rows * kBlock / 2;
+int64_t lane_rows(const Weight& weight, bool wide) {
+  return weight.packed || wide ? 0 : linear_simd::active().lane_rows;
+}
+
+int64_t lanes_size(int64_t k, int64_t rows) {
+  return ceil_div(blocks_of(k), kLaneBlocks) * kLaneBlocks * rows * kBlock / 2;
 }
 
 void add_lanes(int64_t k, uint32_t* out, BlockedRows& x) {
@@ -217,7 +223,7 @@ BlockedRows block_rows(const T* x, int64_t stride, int64_t rows, const Weight& w
   const bool wide = is_wide<T>(weight, quantize), same_type = !quantize && wide == (sizeof(T) == 4);
   const bool as_it_is = same_type && rows == 1 && k % kBlock == 0;
   const int64_t bytes = as_it_is ? 0 : rows * blocks_of(k) * kBlock * (wide ? 4 : 2);
-  const int64_t lanes = lanes_size(weight, rows, wide);
+  const int64_t lanes = rows <= lane_rows(weight, wide) ? lanes_size(k, rows) : 0;
   auto* out = buffer.reserve<uint8_t>(bytes + lanes * static_cast<int64_t>(sizeof(uint32_t)));
   const int64_t chunk = same_type ? kScatteredRows : 1;
   const int64_t cost = (same_type ? kPerElement / 4 : kPerElement) * chunk * k;

@@ -34,8 +34,9 @@ bool is_wide(const Weight& weight, bool quantize_input) {
 template <class T>
 void block_row(const T* row, int64_t k, bool quantize, bool wide, int64_t m, int64_t rows, void* out);
 
-// Numbers of the lanes of `rows` rows of k inputs, 0 where a product with the weight has no use for them.
-int64_t lanes_size(const Weight& weight, int64_t rows, bool wide);
+// The most rows for which a product with the weight has use for lanes, and the numbers of their lanes.
+int64_t lane_rows(const Weight& weight, bool wide);
+int64_t lanes_size(int64_t k, int64_t rows);
 
 // Writes the lanes of rows of k inputs, and tells the rows of them.
 void add_lanes(int64_t k, uint32_t* out, BlockedRows& x);

@@ -155,7 +155,10 @@ class ExpertPass {
 
   // Adds the lanes of the rows of each group, where weights like this one have a use for them.
   void put_lanes(const Weight& weight, Buffer& buffer, std::vector<BlockedRows>& rows) const {
-    const auto size = [&](const BlockedRows& of) { return lanes_size(weight, of.rows, of.wide); };
+    const int64_t most = lane_rows(weight, rows[0].wide);  // once: another thread may choose another set
+    const auto size = [&](const BlockedRows& of) {
+      return of.rows <= most ? lanes_size(weight.k, of.rows) : 0;
+    };
     int64_t all = 0;
     for (const BlockedRows& of : rows) all += size(of);
     auto* out = buffer.reserve<uint32_t>(all);

@@ -240,7 +240,7 @@ void store_float(const float* totals, int64_t stride, int64_t rows, int64_t coun
 
 }  // namespace
 
-const Table table = {.input_bytes = 1 << 30,
+const Table table = {.input_bytes = kAnyBytes,
                      .narrow = narrow,
                      .wide = wide,
                      .lane_rows = stored_linear_simd::kMaxInputs,

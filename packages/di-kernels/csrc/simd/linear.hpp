@@ -18,8 +18,11 @@ struct Codes {
   int64_t ahead;
 };
 
+constexpr int64_t kAnyBytes = int64_t{1} << 62;
+
 struct Table {
-  // Of narrow rows that are best met together: as many as stay in a cache that keeps up with the products.
+  // Of narrow rows that are best met together: as many as stay in a cache that keeps up with the products;
+  // any number of them where a cache behind it does too.
   int64_t input_bytes;
 
   // totals[group][m][16] += rows . blocks of `count` <= kTileGroups packed groups, whose totals are `rows`

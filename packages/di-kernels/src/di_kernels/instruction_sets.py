@@ -32,6 +32,8 @@ def instruction_set() -> str:
 def set_instruction_set(name: str) -> None:
     """Use ``name`` in the CPU kernels from now on, in this process.
 
+    A product that another thread computes meanwhile may have parts of either set, so bits of either where they differ.
+
     Raises:
         ValueError: this machine cannot run it, or there is no such instruction set.
     """

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from di_kernels import equal_instruction_sets, set_num_threads
+from di_kernels import equal_instruction_sets, instruction_sets, set_num_threads
 from di_model.packed import WeightLayout
 from di_scheduler.cost_curve import CostCurve
 from di_scheduler.speculation import DraftBudget
@@ -122,8 +122,8 @@ class EqualityCheck:
         checkpoint: checkpoint directory; it may hold any sizes.
         seed: of requests and schedules.
         loaded: a model to run instead of the one in ``checkpoint``, everywhere.
-        instruction_set: of all runs. None: schedules have the vectorized ones of this machine that agree with the best
-            one, or the only one it has, in turn, and the requests alone the best one.
+        instruction_set: of all runs. None: schedules have the vectorized ones of this machine, or the only one it has,
+            in turn, and a request alone the best one that has the same bits.
         weight_layout: of schedules. The requests alone read weights as stored, or ``loaded``.
 
     Raises:
@@ -147,12 +147,12 @@ class EqualityCheck:
         self._loaded_alone = (
             self._loaded if loaded is not None or as_stored == self._base else load_model(as_stored)
         )
-        every = equal_instruction_sets()[-1]
-        self._instruction_sets = (every[1:] or every) if instruction_set is None else (instruction_set,)
-        self._cases = CaseGenerator(
-            self._loaded.config, self._loaded.capacity.layout, seed, self._instruction_sets
-        )
-        self._baselines: dict[Request, Outcome] = {}
+        every = instruction_sets()
+        drawn = (every[1:] or every) if instruction_set is None else (instruction_set,)
+        # Of each set the best one that has its bits.
+        self._best_equal = {name: group[-1] for group in equal_instruction_sets() for name in group}
+        self._cases = CaseGenerator(self._loaded.config, self._loaded.capacity.layout, seed, drawn)
+        self._baselines: dict[tuple[Request, str], Outcome] = {}
 
     def run(self, cases: int, progress: Callable[[int], None] = lambda done: None) -> EqualityReport:
         """Run ``cases`` cases, or as many as it takes to find a difference.
@@ -174,7 +174,8 @@ class EqualityCheck:
         return EqualityReport(done, len(self._baselines), coverage, difference)
 
     def _run(self, case: Case) -> tuple[Difference | None, EngineStats]:
-        baselines = [self._baseline(arrival.request) for arrival in case.arrivals]
+        alone = self._base.instruction_set or self._best_equal[case.instruction_set]
+        baselines = [self._baseline(arrival.request, alone) for arrival in case.arrivals]
         drafter = self._drafter(case, baselines)
         with self._engine(_settings(self._base, case), self._loaded, drafter) as engine:
             # Learning from what steps take here, a case would not run the same way again.
@@ -190,15 +191,16 @@ class EqualityCheck:
                 return Difference(case, index, what), stats
         return None, stats
 
-    def _baseline(self, request: Request) -> Outcome:
+    def _baseline(self, request: Request, instruction_set: str) -> Outcome:
         """The request alone, its prompt in one step, in a pool with room to spare, one operation after another."""
-        if request not in self._baselines:
+        key = request, instruction_set
+        if key not in self._baselines:
             tokens = max(longest_sequence(self._loaded.config), request.max_tokens)
             settings = replace(
                 self._base,
                 num_threads=1,
                 native_plan=False,
-                instruction_set=self._instruction_sets[-1],
+                instruction_set=instruction_set,
                 max_num_batched_tokens=tokens,
                 num_blocks=2 + 2 * -(-tokens // self._base.block_size),
             )
@@ -207,8 +209,8 @@ class EqualityCheck:
                 collected: list[RequestOutput] = []
                 while engine.has_unfinished():
                     collected += engine.step()
-            self._baselines[request] = _outcome(collected)
-        return self._baselines[request]
+            self._baselines[key] = _outcome(collected)
+        return self._baselines[key]
 
     def _drafter(self, case: Case, baselines: Sequence[Outcome]) -> Drafter | None:
         """One that knows how the requests of a case go on, and lies."""

@@ -1,0 +1,119 @@
+"""Matrix products with the tiles of AMX: the order in which they add up, and the range of their weights."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from di_kernels import equal_instruction_sets, instruction_sets, set_instruction_set
+from di_kernels.ops.linear import LinearWeight, WeightFormat, linear
+from di_kernels.ops.moe import ExpertWeights, experts
+from di_kernels.packing import pack
+from di_kernels.testing import Hostile, assert_same_bits, hostile, instructions, random_weight
+from torch import Tensor
+
+needs_amx = pytest.mark.skipif("amx" not in instruction_sets(), reason="this machine has no AMX")
+NARROW = [form for form in WeightFormat if form is not WeightFormat.FLOAT32]
+
+
+def in_order(x: Tensor, weight: Tensor) -> Tensor:
+    """x . weight^T in float32: of 32 inputs the even ones and the odd ones apart, their sum to the total."""
+    blocks = -(-x.shape[1] // 32)
+    padding = (0, 32 * blocks - x.shape[1])
+    rows, columns = (torch.nn.functional.pad(part.float(), padding).numpy() for part in (x, weight))
+    total = np.zeros((len(rows), len(columns)), dtype=np.float32)
+    for start in range(0, 32 * blocks, 32):
+        halves = [np.zeros_like(total), np.zeros_like(total)]
+        for i in range(32):  # a product of bfloat16 numbers is exact
+            halves[i % 2] += rows[:, start + i, None] * columns[None, :, start + i]
+        total += halves[0] + halves[1]
+    return torch.from_numpy(total)
+
+
+@needs_amx
+@pytest.mark.parametrize("k", [32, 96, 160, 1056])
+@pytest.mark.parametrize("form", NARROW)
+def test_the_order_of_the_sum(form: WeightFormat, k: int) -> None:
+    weight = random_weight(form, 32, k)
+    x = hostile(Hostile.OUTLIERS, 35, k, dtype=torch.bfloat16)
+    expected = in_order(x, weight.dequantize())
+    with instructions("amx"):
+        for layout in (weight, pack(weight)):
+            for rows in (1, 16, 35):
+                assert_same_bits(linear(x[:rows], layout, out_dtype=torch.float32), expected[:rows])
+
+
+@needs_amx
+@pytest.mark.parametrize("form", [WeightFormat.FP8, WeightFormat.MXFP4])
+def test_every_code_times_every_scale(form: WeightFormat) -> None:
+    """A weight with its scale is a bfloat16 number: infinite from 2^128 on, zero below 2^-126."""
+    codes = 16 if form is WeightFormat.MXFP4 else 256
+    code = torch.arange(32 * 256) % codes
+    for scale in range(256):
+        if form is WeightFormat.MXFP4:
+            data = torch.zeros(32, 16, dtype=torch.uint8)
+            data[:, 0] = code[:32].to(torch.uint8)
+            weight = LinearWeight.mxfp4(data, torch.full((32, 1), scale, dtype=torch.uint8))
+        else:
+            data = torch.zeros(256, 32, dtype=torch.uint8)
+            data[:, 0] = code[:256].to(torch.uint8)
+            weight = LinearWeight.fp8(data, torch.full((8, 1), scale, dtype=torch.uint8))
+        expected = weight.dequantize()[:, 0]
+        expected[expected.abs() < (2.0**-126 if scale > 0 else torch.inf)] = (
+            0  # the scale 2^-127 is zero itself
+        )
+        x = torch.zeros(1, 32, dtype=torch.bfloat16)
+        x[0, 0] = 1
+        with instructions("amx"):
+            for layout in (weight, pack(weight)):
+                got = linear(x, layout, out_dtype=torch.float32)[0]
+                assert torch.equal(got.isnan(), expected.isnan())
+                assert torch.equal(got.nan_to_num(0), expected.nan_to_num(0))
+
+
+def test_groups_of_equal_sets_hold_every_set_once() -> None:
+    groups = equal_instruction_sets()
+    assert sorted(name for group in groups for name in group) == sorted(instruction_sets())
+    assert instruction_sets()[-1] in groups[-1]
+
+
+def test_a_set_that_is_chosen_while_others_compute_breaks_nothing() -> None:
+    """Their parts may have the bits of either set, and are complete."""
+
+    def matrices(n: int, k: int, seed: int) -> tuple[LinearWeight, ...]:
+        return tuple(random_weight(WeightFormat.MXFP4, n, k, seed + e, exponent=-4) for e in range(200))
+
+    bank = ExpertWeights(matrices(32, 32, 0), matrices(32, 32, 200), matrices(32, 32, 400))
+    x = hostile(Hostile.NORMAL, 12, 32, dtype=torch.bfloat16)
+    ids = torch.arange(12 * 30, dtype=torch.int32).view(12, 30) % 200
+    weight = random_weight(WeightFormat.MXFP4, 8192, 32)
+    sets = instruction_sets()
+    with instructions(sets[-1]):
+        expected = [linear(x, weight), experts(x, ids, None, bank, 10.0, quantize_input=True)]
+    wrong, done = [], threading.Event()
+
+    def compute() -> None:
+        for _ in range(40):
+            got = [linear(x, weight), experts(x, ids, None, bank, 10.0, quantize_input=True)]
+            for one, other in zip(got, expected, strict=True):
+                if not torch.allclose(one, other, rtol=0.05, atol=0.05 * float(other.abs().max())):
+                    wrong.append(one)
+
+    def choose() -> None:
+        while not done.is_set():
+            for name in sets[-2:]:
+                set_instruction_set(name)
+
+    chooser = threading.Thread(target=choose)
+    with instructions(sets[-1]):
+        chooser.start()
+        workers = [threading.Thread(target=compute) for _ in range(2)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join(timeout=120)
+        done.set()
+        chooser.join(timeout=120)
+    assert not wrong
