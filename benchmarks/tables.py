@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Puts the figures of written records into docs/performance.md.
+"""Puts the figures of written records into docs/performance.md, or into another document of a machine.
 
     di bench kernels --out kernels.json; di bench layer --out layer.json; di bench model --out model.json
     python benchmarks/tables.py docs/performance.md kernels.json layer.json model.json
