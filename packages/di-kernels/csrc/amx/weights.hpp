@@ -15,8 +15,7 @@ namespace {
 using namespace simd::amx;
 
 // Asks for a line here and not sooner: gcc would ask for those of a block at once, which are more than the
-// processor can wait for. The first cache has room for what is asked for only while little is computed with
-// it.
+// processor can wait for. Into the first cache, which FP8 gains 5 % from; MXFP4 gains nothing.
 template <WeightFormat F>
 DI_INLINE void ask_line(const uint8_t* p) {
   if constexpr (F == WeightFormat::mxfp4) {
