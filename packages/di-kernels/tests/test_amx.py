@@ -1,4 +1,4 @@
-"""Matrix products with the tiles of AMX: the order in which they add up, and the range of their weights."""
+"""Sums of products in the tiles of AMX: the order in which they add up, and the range of weights."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 from di_kernels import equal_instruction_sets, instruction_sets, set_instruction_set
+from di_kernels.ops.formats import EntryFormat, decode, encode, round_trip
+from di_kernels.ops.indexer import IndexPages, index_scores
 from di_kernels.ops.linear import LinearWeight, WeightFormat, linear
 from di_kernels.ops.moe import ExpertWeights, experts
 from di_kernels.packing import pack
@@ -71,6 +73,28 @@ def test_every_code_times_every_scale(form: WeightFormat) -> None:
                 got = linear(x, layout, out_dtype=torch.float32)[0]
                 assert torch.equal(got.isnan(), expected.isnan())
                 assert torch.equal(got.nan_to_num(0), expected.nan_to_num(0))
+
+
+@needs_amx
+@pytest.mark.parametrize("dim", [32, 128])
+@pytest.mark.parametrize("heads", [1, 5, 16, 23, 32, 49])
+def test_the_order_of_index_scores(heads: int, dim: int) -> None:
+    """The products of 32 elements add up exactly, so the order within them is free; heads are added up in order."""
+    count = 150
+    sizes = 2.0 ** torch.tensor([0, -20, -9, 4]).repeat_interleave(32)[:dim]
+    q, keys = ((hostile(Hostile.NORMAL, 1, n, dim, seed=n) * sizes).bfloat16() for n in (heads, count))
+    q = round_trip(q, EntryFormat.MXFP4)
+    weights = hostile(Hostile.NORMAL, 1, heads, dtype=torch.bfloat16, seed=2)
+    codes, scales = encode(keys, EntryFormat.MXFP4)
+    zero = torch.zeros(1, dtype=torch.int32)
+    values = decode(codes, scales, EntryFormat.MXFP4)[0]
+    dots = in_order(q[0], values).bfloat16().float()
+    expected = torch.zeros(count)
+    for head in range(heads):
+        expected += (dots[head].relu() * weights[0, head].float()).bfloat16().float()
+    with instructions("amx"):
+        got = index_scores(q, weights, IndexPages(codes, scales, zero[None], zero), zero + count, None)
+    assert_same_bits(got[0], expected.bfloat16().float())
 
 
 def test_groups_of_equal_sets_hold_every_set_once() -> None:

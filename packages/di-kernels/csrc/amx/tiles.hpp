@@ -34,15 +34,20 @@ class Tiles {
   Tiles& operator=(const Tiles&) = delete;
 };
 
-// Rows of a tile are 64 bytes apart in memory.
 template <int Tile>
-DI_TILE_INLINE void load_tile(const void* p) {
-  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(p), "r"(kTileRowBytes), "i"(Tile) : "memory");
+DI_TILE_INLINE void zero_tile() {
+  asm volatile("tilezero %%tmm%c0" : : "i"(Tile));
+}
+
+// Rows of a tile are `stride` bytes apart in memory.
+template <int Tile>
+DI_TILE_INLINE void load_tile(const void* p, int64_t stride = kTileRowBytes) {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(p), "r"(stride), "i"(Tile) : "memory");
 }
 
 template <int Tile>
-DI_TILE_INLINE void store_tile(void* p) {
-  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(p), "r"(kTileRowBytes), "i"(Tile) : "memory");
+DI_TILE_INLINE void store_tile(void* p, int64_t stride = kTileRowBytes) {
+  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(p), "r"(stride), "i"(Tile) : "memory");
 }
 
 // sum[m][n] += the dot of row m of `A` with column n of `B`, of 32 bfloat16 numbers: those at even places are

@@ -8,6 +8,7 @@
 
 #include "amx/tiles.hpp"
 #include "simd/decode.hpp"
+#include "simd/raised_e2m1.hpp"
 
 namespace di::amx {
 namespace {
@@ -50,26 +51,8 @@ struct Words<F, true> {
   [[gnu::always_inline]] u32x16 at(int w) const { return words[w]; }
 };
 
-// E2M1 in half words: a sign and a magnitude whose exponent is kRaised too large. An unsigned subtraction
-// that stops at zero brings it to its place, and leaves zero, which is positive for both signs, where it is.
-constexpr int kRaised = 126;
-struct RaisedE2m1 {
-  alignas(64) uint16_t half[32];
-};
-constexpr RaisedE2m1 raised_e2m1() {
-  RaisedE2m1 t{};
-  constexpr uint16_t kMagnitude[8] = {0, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0};
-  for (int i = 0; i < 32; ++i) {
-    const int code = i % 16, magnitude = kMagnitude[code % 8];
-    if (magnitude > 0) t.half[i] = static_cast<uint16_t>(magnitude + (kRaised << 7) + (code / 8 << 15));
-  }
-  return t;
-}
-constexpr RaisedE2m1 kRaisedE2m1 = raised_e2m1();
-
-// Pair I of the codes of a word comes to the low ends of its halves. What is above them is of no use: the
-// permutation reads five bits, and its table holds every value twice. Not by shifts: they would take the port
-// of which the permutation and the subtraction take all.
+// Pair I of the codes of a word comes to the low ends of its halves. Not by shifts: they would take the port
+// of which the permutation and the subtraction of scaled_e2m1() take all.
 template <bool kStored, uint64_t I>
 DI_INLINE __m512i codes_to_low_ends(__m512i words) {
   if constexpr (!kStored && I == 0) return words;
@@ -101,13 +84,10 @@ template <bool kStored>
 DI_INLINE void decode_block(const Words<WeightFormat::mxfp4, kStored>& words, const uint8_t* scales,
                             const uint8_t* ask, uint8_t* tile) {
   const u32x16 byte = (u32x16)_mm512_maskz_cvtepu8_epi32(0xffff, (__m128i)load<u8x16>(scales));
-  // Whether the exponents of 0.5 to 6 and of their products with all scales are those of normal numbers.
-  const __mmask16 out_of_range = _mm512_cmpgt_epu32_mask((__m512i)(byte - 2u), (__m512i)(u32x16{} + 250u));
-  if (out_of_range != 0) return decode_mxfp4_of_any_scale(words, scales, tile);
-  const u32x16 lowered = (kRaised + 127u - byte) << 7;
-  const __m512i exponents = (__m512i)(lowered | lowered << 16), table = _mm512_load_si512(&kRaisedE2m1);
+  if (!keep_e2m1_normal(byte)) return decode_mxfp4_of_any_scale(words, scales, tile);
+  const __m512i lowered = lowered_by(byte);
   const auto place = [&](int pair, __m512i code) __attribute__((always_inline)) {
-    store(tile + 64 * pair, _mm512_subs_epu16(_mm512_permutexvar_epi16(code, table), exponents));
+    store(tile + 64 * pair, scaled_e2m1(code, lowered));
   };
 #pragma GCC unroll 4
   for (int w = 0; w < 4; ++w) {

@@ -18,7 +18,6 @@ namespace di {
 namespace {
 
 using attention_simd::kHeads;
-using attention_simd::kKeys;
 using attention_simd::kPerWord;
 using attention_simd::kPiece;
 using attention_simd::kTile;
@@ -86,7 +85,7 @@ class RowSoftmax {
       visit(count, scale);
     }
     if (any) {
-      loops_->finish(sum_, maximum_, denominator_, sink, heads_, dim_, out);
+      loops_->finish(sum_, maximum_, denominator_, sink, heads_, lanes_, dim_, out);
     } else {
       std::fill(out, out + heads_ * dim_, from_float<T>(0.0f));
     }
@@ -98,21 +97,21 @@ class RowSoftmax {
     heads_ = heads;
     dim_ = dim;
     lanes_ = ceil_div(heads, kHeads) * kHeads;
-    words_ = ceil_div(dim, kPerWord<T>);
+    words_ = ceil_div(ceil_div(dim, kPerWord<T>), loops_->step_words) * loops_->step_words;
     tiles_ = ceil_div(dim, kTile);
     q_ = q_buffer_.reserve<Word<T>>(lanes_ * words_);
     keys_ = keys_buffer_.reserve<T>(kPiece * tiles_ * kTile);
     values_ = values_buffer_.reserve<Word<T>>(kPiece / kPerWord<T> * tiles_ * kTile);
     weights_ = weights_buffer_.reserve<Word<T>>(kPiece / kPerWord<T> * lanes_);
     logits_ = logits_buffer_.reserve<float>(kPiece * lanes_);
-    sum_ = sum_buffer_.reserve<float>(heads_ * tiles_ * kTile);
+    sum_ = sum_buffer_.reserve<float>(lanes_ * tiles_ * kTile);
     maximum_ = state_buffer_.reserve<float>(3 * lanes_);
     denominator_ = maximum_ + lanes_;
     rescale_ = denominator_ + lanes_;
     // Lanes without a head score zero everywhere.
     if (heads_ < lanes_) std::fill_n(q_, lanes_ * words_, Word<T>{});
-    loops_->load_queries(q, heads_, dim_, q_);
-    std::fill_n(sum_, heads_ * tiles_ * kTile, 0.0f);
+    loops_->load_queries(q, heads_, dim_, words_, q_);
+    std::fill_n(sum_, lanes_ * tiles_ * kTile, 0.0f);
     std::fill_n(maximum_, lanes_, -kInfinity);
     std::fill_n(denominator_, lanes_, 0.0f);
   }
@@ -130,8 +129,9 @@ class RowSoftmax {
       std::fill(key + dim_, key + stride, T{});
       if (count % kPerWord<T> == 0) load_values(count - kPerWord<T>);
     }
-    std::fill(keys_ + count * stride, keys_ + ceil_div(count, kKeys) * kKeys * stride, T{});
-    if (count % kPerWord<T> != 0) load_values(count / kPerWord<T> * kPerWord<T>);
+    const int64_t padded = padded_keys(count);
+    std::fill(keys_ + count * stride, keys_ + padded * stride, T{});
+    for (int64_t i = count / kPerWord<T> * kPerWord<T>; i < padded; i += kPerWord<T>) load_values(i);
     return count;
   }
 
@@ -140,17 +140,14 @@ class RowSoftmax {
     loops_->values(keys_ + key * stride, stride, tiles_, values_ + key / kPerWord<T> * kTile);
   }
 
+  int64_t padded_keys(int64_t count) const { return ceil_div(count, loops_->step_keys) * loops_->step_keys; }
+
   void visit(int64_t count, float scale) {
-    const int64_t stride = tiles_ * kTile, padded = ceil_div(count, kKeys) * kKeys;
-    const auto* words = reinterpret_cast<const Word<T>*>(keys_);
-    for (int64_t h = 0; h < lanes_; h += kHeads) {
-      loops_->score(q_ + h * words_, words, words_, stride / kPerWord<T>, padded, scale, logits_ + h, lanes_);
-    }
+    const int64_t stride = tiles_ * kTile / kPerWord<T>;
+    const auto* keys = reinterpret_cast<const Word<T>*>(keys_);
+    loops_->score(q_, lanes_, keys, words_, stride, padded_keys(count), scale, logits_);
     loops_->fold(logits_, lanes_, count, maximum_, denominator_, rescale_, weights_);
-    for (int64_t t = 0; t < tiles_; ++t) {
-      loops_->accumulate(weights_, lanes_, heads_, values_ + t * (kPiece / kPerWord<T> * kTile),
-                         ceil_div(count, kPerWord<T>), rescale_, sum_ + t * heads_ * kTile);
-    }
+    loops_->accumulate(weights_, heads_, lanes_, values_, tiles_, count, rescale_, sum_);
   }
 
   const Loops<T>* loops_ = nullptr;
@@ -258,8 +255,7 @@ void collect_window(const WindowKeys& window, int64_t row, RowKeys& keys) {
 
 // Column of the first entry: `width`, less the pieces before it that hold no key, which change nothing.
 int64_t entry_column(int64_t window_keys, int64_t width) {
-  const int64_t pieces = (window_keys + kPiece - 1) / kPiece;
-  return width - std::max<int64_t>(width / kPiece - pieces, 0) * kPiece;
+  return width - std::max<int64_t>(width / kPiece - ceil_div(window_keys, kPiece), 0) * kPiece;
 }
 
 void collect_entries(const EntryKeys& entries, int64_t row, RowKeys& keys) {

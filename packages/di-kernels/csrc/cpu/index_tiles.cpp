@@ -1,27 +1,27 @@
 #include "cpu/index_tiles.hpp"
 
+#include "cpu/ceil_div.hpp"
 #include "cpu/range.hpp"
 
 namespace di {
 namespace {
 
 // Words of a vector in a tile.
-int64_t words_of(bf16, int64_t dim) { return (dim + 7) / 8 * 4; }
+int64_t words_of(bf16, int64_t dim) { return ceil_div(dim, 2 * kPairs) * kPairs; }
 int64_t words_of(float, int64_t dim) { return dim; }
 
 void put_query(const float* q, int64_t dim, float* out) { std::copy_n(q, dim, out); }
 
 void put_query(const bf16* q, int64_t dim, uint32_t* out) {
-  const int64_t whole = dim / 8;
+  const int64_t whole = dim / 8, words = words_of(bf16{}, dim);
+  std::fill(out + 4 * whole, out + words, 0u);
   for (int64_t o = 0; o < whole; ++o) {
     for (int64_t s = 0; s < 4; ++s) {
       out[4 * o + s] = q[8 * o + s].bits | uint32_t{q[8 * o + s + 4].bits} << 16;
     }
   }
   if (whole * 8 == dim) return;
-  bf16 rest[8] = {};
-  std::copy_n(q + whole * 8, dim - whole * 8, rest);
-  put_query(rest, 8, out + 4 * whole);
+  for (int64_t d = 8 * whole; d < dim; ++d) out[4 * whole + d % 4] |= uint32_t{q[d].bits} << (d % 8 / 4 * 16);
 }
 
 }  // namespace
@@ -40,14 +40,14 @@ void TileScorer<T>::take(const IndexShape& shape, const T* q, const T* weights, 
   words_ = words_of(T{}, dim_);
   begin_ = begin;
   const int64_t heads = (end - begin) * heads_;
-  queries_.resize(static_cast<size_t>(heads * words_));
+  queries_ = query_buffer_.reserve<Word>(heads * words_);
+  tile_ = tile_buffer_.reserve<Word>(words_ * kColumns);
   weights_.resize(static_cast<size_t>(heads));
   for (int64_t h = 0; h < heads; ++h) {
-    put_query(q + (begin * heads_ + h) * dim_, dim_, queries_.data() + h * words_);
+    put_query(q + (begin * heads_ + h) * dim_, dim_, queries_ + h * words_);
   }
   widen(weights + begin * heads_, heads, weights_.data());
-  tile_.resize(static_cast<size_t>(words_ * kColumns));
-  key_.resize(static_cast<size_t>(words_ * 2));
+  key_.resize(static_cast<size_t>(dim_));
   nothing_.resize(static_cast<size_t>(value_bytes(pages.values.format, dim_)));
 }
 
@@ -74,7 +74,7 @@ template <class T>
 void TileScorer<T>::decode(const uint8_t* const* values, const uint8_t* const* scales) {
   if constexpr (std::is_same_v<T, bf16>) {
     if (pages_->values.format == RecordFormat::mxfp4) {
-      indexer_simd::active().decode_mxfp4(values, scales, dim_, tile_.data());
+      indexer_simd::active().decode_mxfp4(values, scales, dim_, tile_);
       return;
     }
   }
@@ -101,12 +101,12 @@ void TileScorer<T>::put_column(const float* key, int64_t column) {
 template <class T>
 void TileScorer<T>::score(int64_t row, float* out) const {
   const int64_t head = (row - begin_) * heads_;
-  const Word* q = queries_.data() + head * words_;
+  const Word* q = queries_ + head * words_;
   const float* weights = weights_.data() + head;
   if constexpr (std::is_same_v<T, bf16>) {
-    indexer_simd::active().scores_bf16(q, weights, heads_, words_, tile_.data(), out);
+    indexer_simd::active().scores_bf16(q, weights, heads_, words_, tile_, out);
   } else {
-    indexer_simd::active().scores_float(q, weights, heads_, words_, tile_.data(), out);
+    indexer_simd::active().scores_float(q, weights, heads_, words_, tile_, out);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "cpu/buffer.hpp"
 #include "cpu/indexer.hpp"
 #include "parallel.hpp"
 #include "simd/indexer.hpp"
@@ -14,6 +15,7 @@
 namespace di {
 
 using indexer_simd::kColumns;
+using indexer_simd::kPairs;
 
 constexpr int64_t kTileRows = 8;  // rows that share the keys of a tile
 
@@ -89,7 +91,8 @@ class TileScorer {
 
   const IndexPages* pages_ = nullptr;
   int64_t heads_ = 0, dim_ = 0, words_ = 0, begin_ = 0;
-  std::vector<Word> queries_, tile_;
+  Buffer query_buffer_, tile_buffer_;
+  Word *queries_ = nullptr, *tile_ = nullptr;
   std::vector<float> weights_, key_;
   std::vector<uint8_t> nothing_;  // a record of zeros
 };

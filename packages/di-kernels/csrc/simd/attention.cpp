@@ -17,7 +17,8 @@ constexpr int kScoreKeys = 8, kScoreVectors = 2, kSumHeads = 4, kSumVectors = 4;
 #else
 constexpr int kScoreKeys = 4, kScoreVectors = 2, kSumHeads = 4, kSumVectors = 2;
 #endif
-static_assert(kKeys % kScoreKeys == 0 && kHeads % (kWidth * kScoreVectors) == 0);
+constexpr int64_t kKeys = 8;
+static_assert(kPiece % kKeys == 0 && kKeys % kScoreKeys == 0 && kHeads % (kWidth * kScoreVectors) == 0);
 static_assert(kTile % (kWidth * kSumVectors) == 0);
 
 DI_INLINE float base_of(float maximum) { return maximum == -__builtin_inff() ? 0.0f : maximum; }
@@ -33,7 +34,7 @@ DI_INLINE vf multiply_add(vf acc, vu a, vu b) { return dot_bf16(acc, a, b); }
 DI_INLINE vf load_words(const float* p) { return load<vf>(p); }
 DI_INLINE vu load_words(const uint32_t* p) { return load<vu>(p); }
 
-// 16 heads from words `first` on, fewer where the array ends.
+// 16 heads from words `first` on, of which the array has some.
 template <class T>
 DI_INLINE void load_block(const T* q, int64_t heads, int64_t dim, int64_t first, uint32_t (*block)[16]) {
   constexpr int64_t kElements = 16 * kPerWord<T>;
@@ -50,8 +51,7 @@ DI_INLINE void load_block(const T* q, int64_t heads, int64_t dim, int64_t first,
 }
 
 template <class T>
-void load_queries(const T* q, int64_t heads, int64_t dim, Word<T>* out) {
-  const int64_t words = (dim + kPerWord<T> - 1) / kPerWord<T>;
+void load_queries(const T* q, int64_t heads, int64_t dim, int64_t words, Word<T>* out) {
   for (int64_t h = 0; h < heads; h += 16) {
     uint32_t* group = reinterpret_cast<uint32_t*>(out) + h / kHeads * words * kHeads + h % kHeads;
     for (int64_t w = 0; w < words; w += 16) {
@@ -90,39 +90,43 @@ DI_INLINE void score_keys(const Word<T>* q, const Word<T>* keys, int64_t words, 
 }
 
 template <class T>
-void score(const Word<T>* q, const Word<T>* keys, int64_t words, int64_t key_stride, int64_t count,
-           float scale, float* logits, int64_t stride) {
-  for (int64_t i = 0; i < count; i += kScoreKeys) {
-    for (int64_t h = 0; h < kHeads; h += kWidth * kScoreVectors) {
-      score_keys<T>(q + h, keys + i * key_stride, words, key_stride, scale, logits + i * stride + h, stride);
+void score(const Word<T>* q, int64_t lanes, const Word<T>* keys, int64_t words, int64_t key_stride,
+           int64_t count, float scale, float* logits) {
+  for (int64_t group = 0; group < lanes; group += kHeads) {
+    const Word<T>* queries = q + group * words;
+    for (int64_t i = 0; i < count; i += kScoreKeys) {
+      for (int64_t h = 0; h < kHeads; h += kWidth * kScoreVectors) {
+        score_keys<T>(queries + h, keys + i * key_stride, words, key_stride, scale,
+                      logits + i * lanes + group + h, lanes);
+      }
     }
   }
 }
 
 // Weights of four keys, those of one behind the last key 0.
-DI_INLINE void put_weights(const f32x16* p, int64_t heads, float* out) {
-  for (int j = 0; j < 4; ++j) store(out + j * heads, p[j]);
+DI_INLINE void put_weights(const f32x16* p, int64_t lanes, float* out) {
+  for (int j = 0; j < 4; ++j) store(out + j * lanes, p[j]);
 }
-DI_INLINE void put_weights(const f32x16* p, int64_t heads, uint32_t* out) {
+DI_INLINE void put_weights(const f32x16* p, int64_t lanes, uint32_t* out) {
   store(out, bits(round_bf16(p[0])) >> 16 | bits(round_bf16(p[1])));
-  store(out + heads, bits(round_bf16(p[2])) >> 16 | bits(round_bf16(p[3])));
+  store(out + lanes, bits(round_bf16(p[2])) >> 16 | bits(round_bf16(p[3])));
 }
 
 template <class T>
-DI_INLINE void fold_16(const float* logits, int64_t heads, int64_t count, float* maximum, float* denominator,
+DI_INLINE void fold_16(const float* logits, int64_t lanes, int64_t count, float* maximum, float* denominator,
                        float* rescale, Word<T>* weights) {
   const f32x16 before = load<f32x16>(maximum);
   f32x16 top = before;
-  for (int64_t i = 0; i < count; ++i) top = max(top, load<f32x16>(logits + i * heads));
+  for (int64_t i = 0; i < count; ++i) top = max(top, load<f32x16>(logits + i * lanes));
   const f32x16 base = base_of(top);
   f32x16 added = {};
   for (int64_t i = 0; i < count; i += 4) {
     f32x16 p[4];
-    for (int j = 0; j < 4; ++j) p[j] = load<f32x16>(logits + (i + j) * heads) - base;
+    for (int j = 0; j < 4; ++j) p[j] = load<f32x16>(logits + (i + j) * lanes) - base;
     simd::DI_ISA::exp(p);
     for (int64_t j = count - i; j < 4; ++j) p[j] = f32x16{};
     for (int j = 0; j < 4; ++j) added += p[j];  // + 0 changes nothing
-    put_weights(p, heads, weights + i / kPerWord<T> * heads);
+    put_weights(p, lanes, weights + i / kPerWord<T> * lanes);
   }
   const f32x16 factor = simd::DI_ISA::exp(before - base);
   store(rescale, factor);
@@ -131,10 +135,10 @@ DI_INLINE void fold_16(const float* logits, int64_t heads, int64_t count, float*
 }
 
 template <class T>
-void fold(const float* logits, int64_t heads, int64_t count, float* maximum, float* denominator,
+void fold(const float* logits, int64_t lanes, int64_t count, float* maximum, float* denominator,
           float* rescale, Word<T>* weights) {
-  for (int64_t h = 0; h < heads; h += 16) {
-    fold_16<T>(logits + h, heads, count, maximum + h, denominator + h, rescale + h, weights + h);
+  for (int64_t h = 0; h < lanes; h += 16) {
+    fold_16<T>(logits + h, lanes, count, maximum + h, denominator + h, rescale + h, weights + h);
   }
 }
 
@@ -196,29 +200,39 @@ DI_INLINE void sum_heads(const Word<T>* weights, int64_t stride, const Word<T>* 
 }
 
 template <class T>
-void accumulate(const Word<T>* weights, int64_t stride, int64_t heads, const Word<T>* values, int64_t words,
-                const float* rescale, float* sum) {
+void accumulate_tile(const Word<T>* weights, int64_t heads, int64_t lanes, const Word<T>* values,
+                     int64_t words, const float* rescale, float* sum) {
   int64_t h = 0;
   for (; h + kSumHeads <= heads; h += kSumHeads) {
     for (int64_t d = 0; d < kTile; d += kWidth * kSumVectors) {
-      sum_heads<T, kSumHeads>(weights + h, stride, values + d, words, rescale + h, sum + h * kTile + d);
+      sum_heads<T, kSumHeads>(weights + h, lanes, values + d, words, rescale + h, sum + h * kTile + d);
     }
   }
   for (; h < heads; ++h) {
     for (int64_t d = 0; d < kTile; d += kWidth * kSumVectors) {
-      sum_heads<T, 1>(weights + h, stride, values + d, words, rescale + h, sum + h * kTile + d);
+      sum_heads<T, 1>(weights + h, lanes, values + d, words, rescale + h, sum + h * kTile + d);
     }
   }
 }
 
 template <class T>
+void accumulate(const Word<T>* weights, int64_t heads, int64_t lanes, const Word<T>* values, int64_t tiles,
+                int64_t count, const float* rescale, float* sum) {
+  const int64_t words = (count + kPerWord<T> - 1) / kPerWord<T>;
+  for (int64_t t = 0; t < tiles; ++t) {
+    accumulate_tile<T>(weights, heads, lanes, values + t * (kPiece / kPerWord<T> * kTile), words, rescale,
+                       sum + t * lanes * kTile);
+  }
+}
+
+template <class T>
 void finish(const float* sum, const float* maximum, const float* denominator, const float* sink,
-            int64_t heads, int64_t dim, T* out) {
+            int64_t heads, int64_t lanes, int64_t dim, T* out) {
   for (int64_t h = 0; h < heads; ++h) {
-    const float total = denominator[h] + exp(sink[h] - base_of(maximum[h]));
-    by_16(dim, [&](int64_t d, auto lanes) __attribute__((always_inline)) {
-      const float* part = sum + (d / kTile * heads + h) * kTile + d % kTile;
-      store_row(out + h * dim + d, load<f32x16>(part) / total, lanes);
+    const float inverse = 1.0f / (denominator[h] + exp(sink[h] - base_of(maximum[h])));
+    by_16(dim, [&](int64_t d, auto elements) __attribute__((always_inline)) {
+      const float* part = sum + (d / kTile * lanes + h) * kTile + d % kTile;
+      store_row(out + h * dim + d, load<f32x16>(part) * inverse, elements);
     });
   }
 }
@@ -248,6 +262,8 @@ template <class T>
 constexpr Loops<T> loops = {
     .decode_fp8 = fast_fp8<T>(),
     .decode_fp4 = fast_fp4<T>(),
+    .step_keys = kKeys,
+    .step_words = 1,
     .load_queries = load_queries<T>,
     .score = score<T>,
     .fold = fold<T>,

@@ -2,7 +2,8 @@
 //
 // A word holds what one step of a sum takes: two neighbouring bfloat16 elements (the even one in its low
 // half) for dot_bf16, or one float32 element. Heads stand in lanes for the logits and the softmax, elements
-// of the value for the product. All rows are padded with zeros.
+// of the value for the product. All rows are padded with zeros. On amx bfloat16 words are added up 16 at a
+// time, as its tiles do (amx/tiles.hpp).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,6 @@ namespace di::attention_simd {
 constexpr int64_t kPiece = 64;  // keys of a piece
 constexpr int64_t kHeads = 32;  // heads whose queries stay in the first-level cache
 constexpr int64_t kTile = 64;   // elements of the value that stay there while all heads pass
-constexpr int64_t kKeys = 8;    // keys are loaded, and padded, in this number
 
 template <class T>
 using Word = std::conditional_t<std::is_same_v<T, bf16>, uint32_t, float>;
@@ -29,27 +29,30 @@ struct Loops {
   // csrc/simd/formats has nothing slower.
   void (*decode_fp8)(const uint8_t* record, int64_t dim, T* out);
   void (*decode_fp4)(const uint8_t* record, int64_t dim, T* out);
-  // q [heads, dim] as [ceil(heads / kHeads), words, kHeads].
-  void (*load_queries)(const T* q, int64_t heads, int64_t dim, Word<T>* out);
-  // logits[i][h] = scale * (q_h . key_i), word by word, of kHeads heads and `count` keys, a multiple of
-  // kKeys; keys are `key_stride` words apart, logits `stride`.
-  void (*score)(const Word<T>* q, const Word<T>* keys, int64_t words, int64_t key_stride, int64_t count,
-                float scale, float* logits, int64_t stride);
-  // The step of the running softmax of `heads` heads, a multiple of 16: moves maximum and denominator, which
-  // are summed key by key, and gives the factor of earlier sums. Logits are read up to a multiple of kKeys.
-  // weights[w][h] holds what word w of the values is multiplied with: exp(logit - maximum), rounded to T.
-  void (*fold)(const float* logits, int64_t heads, int64_t count, float* maximum, float* denominator,
+  // Keys are padded to a multiple of step_keys, heads to `lanes`, a multiple of kHeads, and vectors that are
+  // scored to `words`, a multiple of step_words.
+  int64_t step_keys, step_words;
+  // q [heads, dim] as [lanes / kHeads, words, kHeads].
+  void (*load_queries)(const T* q, int64_t heads, int64_t dim, int64_t words, Word<T>* out);
+  // logits[i][h] = scale * (q_h . key_i), word by word, of all lanes and `count` keys; keys are `key_stride`
+  // words apart.
+  void (*score)(const Word<T>* q, int64_t lanes, const Word<T>* keys, int64_t words, int64_t key_stride,
+                int64_t count, float scale, float* logits);
+  // The step of the running softmax of all lanes: moves maximum and denominator, which are summed key by key,
+  // and gives the factor of earlier sums. weights holds what the values are multiplied with, exp(logit -
+  // maximum), rounded to T, in an order that is accumulate's.
+  void (*fold)(const float* logits, int64_t lanes, int64_t count, float* maximum, float* denominator,
                float* rescale, Word<T>* weights);
   // kPerWord keys, `stride` apart, as a word of values [tiles, kPiece / kPerWord, kTile]: the same element of
   // each.
   void (*values)(const T* keys, int64_t stride, int64_t tiles, Word<T>* out);
-  // sum[h] = sum[h] * rescale[h], then plus weights[w][h] * values[w] word by word, for the kTile elements of
-  // one tile and `heads` heads; weights are `stride` apart, sum is [heads, kTile].
-  void (*accumulate)(const Word<T>* weights, int64_t stride, int64_t heads, const Word<T>* values,
-                     int64_t words, const float* rescale, float* sum);
-  // out[h][d] = sum / (denominator + exp(sink - maximum)); sum is [tiles, heads, kTile].
+  // sum[h] = sum[h] * rescale[h], then plus the weights of head h times the values of `count` keys, word by
+  // word; sum is [tiles, lanes, kTile].
+  void (*accumulate)(const Word<T>* weights, int64_t heads, int64_t lanes, const Word<T>* values,
+                     int64_t tiles, int64_t count, const float* rescale, float* sum);
+  // out[h][d] = sum / (denominator + exp(sink - maximum)).
   void (*finish)(const float* sum, const float* maximum, const float* denominator, const float* sink,
-                 int64_t heads, int64_t dim, T* out);
+                 int64_t heads, int64_t lanes, int64_t dim, T* out);
 };
 
 struct Table {
@@ -65,6 +68,6 @@ struct Table {
     }
   }
 };
-DI_SIMD_FAMILY
+DI_AMX_FAMILY
 
 }  // namespace di::attention_simd

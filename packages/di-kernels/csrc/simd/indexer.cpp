@@ -1,6 +1,7 @@
 #include "simd/indexer.hpp"
 
 #include "simd/native.hpp"
+#include "simd/raised_e2m1.hpp"
 #include "simd/transpose.hpp"
 
 namespace di::indexer_simd::DI_ISA {
@@ -52,40 +53,34 @@ DI_INLINE void decode_column(const uint8_t* codes, const uint8_t* scales, int64_
 
 #if defined(DI_AVX512)
 
-// 16 columns, 128 elements each. A scale is added to the exponents of the values that are not zero. Returns
-// false, having done nothing, when that would leave the range of normal numbers.
+// 16 columns, 128 elements each. Returns false, having done nothing, where scales leave the range of
+// scaled_e2m1().
 DI_INLINE bool decode_16(const uint8_t* const* codes, const uint8_t* const* scales, int64_t chunk,
                          uint32_t* tile) {
   uint32_t scale_words[16];
   for (int i = 0; i < 16; ++i) std::memcpy(&scale_words[i], scales[i] + 4 * chunk, 4);
-  const __m512i scale = _mm512_loadu_si512(scale_words);
-  // Exponents of the values are 126 to 129.
-  if (_mm512_cmpgt_epu8_mask(_mm512_sub_epi8(scale, _mm512_set1_epi8(2)), _mm512_set1_epi8(-6)) != 0) {
-    return false;
+  const auto scale = load<u32x16>(scale_words);
+  u32x16 of_group[4];
+  bool normal = true;
+#pragma GCC unroll 4
+  for (int group = 0; group < 4; ++group) {
+    of_group[group] = scale >> (8 * group) & 255u;
+    normal &= keep_e2m1_normal(of_group[group]);
   }
-  const __m256i magnitudes = _mm256_setr_epi16(0, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,
-                                               static_cast<int16_t>(0x8000), static_cast<int16_t>(0xbf00),
-                                               static_cast<int16_t>(0xbf80), static_cast<int16_t>(0xbfc0),
-                                               static_cast<int16_t>(0xc000), static_cast<int16_t>(0xc040),
-                                               static_cast<int16_t>(0xc080), static_cast<int16_t>(0xc0c0));
-  // Twice: the fifth bit of an index belongs to the next code.
-  const __m512i values = _mm512_broadcast_i64x4(magnitudes);
+  if (!normal) return false;
   __m512i words[16];
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) words[i] = _mm512_loadu_si512(codes[i] + 64 * chunk);
   transpose_16(words);
 #pragma GCC unroll 4
   for (int group = 0; group < 4; ++group) {
-    const u32x16 low = ((((u32x16)scale >> (8 * group)) & 255u) - 127u) << 7 & 0xffffu;
-    const __m512i shift = (__m512i)(low | low << 16);
+    const __m512i lowered = lowered_by(of_group[group]);
 #pragma GCC unroll 4
     for (int octet = 4 * group; octet < 4 * group + 4; ++octet) {
 #pragma GCC unroll 4
       for (int s = 0; s < 4; ++s) {
-        __m512i v = _mm512_permutexvar_epi16((__m512i)((u32x16)words[octet] >> (4 * s)), values);
-        const __mmask32 nonzero = _mm512_test_epi16_mask(v, _mm512_set1_epi16(0x7fff));
-        v = _mm512_mask_add_epi16(v, nonzero, v, shift);
-        _mm512_storeu_si512(tile + (64 * chunk + 4 * octet + s) * kColumns, v);
+        store(tile + (64 * chunk + 4 * octet + s) * kColumns,
+              scaled_e2m1((__m512i)((u32x16)words[octet] >> (4 * s)), lowered));
       }
     }
   }
