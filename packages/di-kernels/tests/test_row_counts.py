@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from di_kernels.ops.linear import LinearWeight, WeightFormat, linear
+from di_kernels.ops.linear import LinearWeight, WeightFormat, grouped_linear, linear
 from di_kernels.ops.moe import ExpertWeights, experts
 from di_kernels.packing import pack, pack_experts
 from di_kernels.testing import Hostile, assert_same_bits, hostile, instructions, threads
 from torch import Tensor
 
 FORMATS = list(WeightFormat)
-ROWS = (*range(1, 19), 24, 25, 33, 65, 70)
+ROWS = (*range(1, 19), 24, 25, 33, 65, 70, 129)
 """All that meet a group that is decoded in registers, and tiles of different heights of those that do not."""
-BLOCKS = (1, 3, 4, 5, 9)
+BLOCKS = (1, 3, 4, 5, 9, 17)
 """Blocks of 32 inputs: parts of a stage that is decoded at once, a whole one, and more."""
 
 
@@ -68,6 +68,50 @@ def test_experts_with_any_number_of_rows(form: WeightFormat, equal_sets: tuple[s
                 for layout in (bank, pack_experts(bank)):
                     got = experts(x, ids, None, layout, 10.0, quantize_input=True)
                     assert_same_bits(got, torch.cat(single))
+
+
+WIDE = 8224
+"""Inputs of a row of which a cache does not hold those of 130 rows: the rows meet the weight in parts of them."""
+
+
+@pytest.mark.usefixtures("equal_sets")
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("rows", [66, 130, 258])
+def test_more_inputs_than_a_cache_holds(rows: int, form: WeightFormat) -> None:
+    """The last part is of one block, and the last of seven or six groups is alone or not."""
+    weight = random_weight(form, 96 if form is WeightFormat.FP8 else 112, WIDE)
+    x = hostile(Hostile.OUTLIERS, rows, WIDE, dtype=torch.bfloat16)
+    picked = [0, 1, 63, 64, 65, rows - 1]
+    expected = torch.cat([linear(x[i : i + 1], weight) for i in picked])
+    for count in (1, 2):
+        with threads(count):
+            for layout in (weight, pack(weight)):
+                assert_same_bits(linear(x, layout)[picked], expected)
+
+
+@pytest.mark.usefixtures("equal_sets")
+def test_more_inputs_of_a_block_diagonal_weight_than_a_cache_holds() -> None:
+    """Two parts have a share of the third group of rows."""
+    weight = random_weight(WeightFormat.BFLOAT16, 80, WIDE)
+    x = hostile(Hostile.OUTLIERS, 130 * 2, WIDE, dtype=torch.bfloat16).view(130, 2, WIDE)
+    expected = grouped_linear(x[128:], weight, 2)
+    for layout in (weight, pack(weight)):
+        assert_same_bits(grouped_linear(x, layout, 2)[128:], expected)
+
+
+@pytest.mark.usefixtures("equal_sets")
+@pytest.mark.parametrize("form", FORMATS)
+def test_experts_of_more_inputs_than_a_cache_holds(form: WeightFormat) -> None:
+    up, gate, down = (
+        (random_weight(form, n, k, seed),) for seed, (n, k) in enumerate([(96, WIDE), (96, WIDE), (WIDE, 96)])
+    )
+    bank = ExpertWeights(up, gate, down)
+    x = hostile(Hostile.OUTLIERS, 130, WIDE, dtype=torch.bfloat16)
+    ids = torch.zeros(130, 1, dtype=torch.int32)
+    expected = experts(x[:2], ids[:2], None, bank, 10.0, quantize_input=True)
+    for layout in (bank, pack_experts(bank)):
+        got = experts(x, ids, None, layout, 10.0, quantize_input=True)
+        assert_same_bits(got[:2], expected)
 
 
 @pytest.mark.usefixtures("equal_sets")

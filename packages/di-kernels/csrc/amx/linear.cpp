@@ -10,12 +10,15 @@ using namespace simd::amx;
 using namespace ::di::amx;
 
 // So many blocks before the rows meet it a block is decoded: its tile is read from the first cache, and not
-// sooner than it has arrived there.
-constexpr int64_t kAhead = 4, kSlots = 2 * kAhead;
+// sooner than it has arrived there. Up to kFewRows rows their totals stay in tiles.
+constexpr int64_t kFewRows = 2 * kTileRows, kFewAhead = 4, kManyAhead = 8;
+constexpr int64_t kDecodedFirst = 128;  // for more rows, blocks are decoded before these meet any of them
 
 // One or two groups, packed or one as stored, their inputs, and the tiles of the blocks at hand.
-template <WeightFormat F, bool kStored>
+template <WeightFormat F, bool kStored, bool kMany>
 struct Product {
+  static constexpr int64_t kAhead = kMany ? kManyAhead : kFewAhead, kSlots = 2 * kAhead;
+  static constexpr bool kNear = F != WeightFormat::mxfp4 && !kMany;
   static constexpr bool kInPlace = F == WeightFormat::bfloat16 && !kStored;  // tiles are read where they lie
 
   const Codes* groups;
@@ -25,99 +28,192 @@ struct Product {
   float* totals;
   uint8_t (*tiles)[kSlots][kTileBytes];
 
-  [[gnu::always_inline]] uint8_t* slot(int64_t g, int64_t block) { return tiles[g][block % kSlots]; }
-  [[gnu::always_inline]] const uint8_t* tile(int64_t g, int64_t block) {
+  [[gnu::always_inline]] uint8_t* slot(int64_t g, int64_t block) const { return tiles[g][block % kSlots]; }
+  [[gnu::always_inline]] const uint8_t* tile(int64_t g, int64_t block) const {
     return kInPlace ? groups[g].codes + block * block_bytes(F) : slot(g, block);
   }
 
   // Decodes a block of group g, and asks for what comes later: of a group as stored, the one behind it in
   // memory.
-  [[gnu::always_inline]] void prepare(int64_t g, int64_t block) {
+  [[gnu::always_inline]] void prepare(int64_t g, int64_t block) const {
     const Codes& group = groups[g];
     const uint8_t* scales = group.scales + block * block_scales(F);
     const int64_t offset = block * block_bytes(F);
     if constexpr (kStored) {
       const Words<F, true> words(group.codes + block * 4 * words_of_block(F), row_bytes);
-      decode_block(words, scales, group.next + offset, slot(g, block));
+      decode_block<kNear>(words, scales, group.next + offset, slot(g, block));
     } else {
       const int64_t behind = offset + group.ahead - blocks * block_bytes(F);
       const uint8_t* ask = behind < 0 ? group.codes + offset + group.ahead : group.next + behind;
-      decode_block(Words<F, false>{group.codes + offset}, scales, ask, slot(g, block));
+      decode_block<kNear>(Words<F, false>{group.codes + offset}, scales, ask, slot(g, block));
+    }
+  }
+
+  // Those of G groups.
+  template <int G>
+  [[gnu::always_inline]] void prepare_blocks(int64_t begin, int64_t end) const {
+    for (int64_t b = begin; b < end && b < blocks; ++b) {
+      for (int g = 0; g < G; ++g) prepare(g, b);
     }
   }
 };
 
-// Blocks begin.. of R tiles of rows, the last one from row `last` on, and G groups: their totals stay in
-// tiles. Two tiles may have rows in common, which then get the same totals twice. Blocks that come kAhead
-// later are decoded meanwhile, piece by piece, where `prepares`.
-template <int R, int G, class P>
-void add_blocks(P& p, int64_t begin, int64_t end, int64_t first, int64_t last, bool prepares) {
-  const auto total = [&](int r, int g) __attribute__((always_inline)) {
-    return p.totals + 16 * (g * p.rows + (r == 0 ? first : last));
-  };
-  load_tile<0>(total(0, 0));
-  if constexpr (G > 1) load_tile<1>(total(0, 1));
-  if constexpr (R > 1) load_tile<2>(total(1, 0));
-  if constexpr (R > 1 && G > 1) load_tile<3>(total(1, 1));
-  for (int64_t b = begin; b < end; ++b) {
-    const uint16_t* x = p.x + 32 * p.x_rows * b;
-    const bool next = prepares && b + kAhead < p.blocks;
-    if (next) p.prepare(0, b + kAhead);
-    load_tile<4>(x + 32 * first);
-    load_tile<6>(p.tile(0, b));
-    dot_tiles<0, 4, 6>();
-    if constexpr (R > 1) {
-      load_tile<5>(x + 32 * last);
-      dot_tiles<2, 5, 6>();
-    }
-    if constexpr (G > 1) {
-      if (next) p.prepare(1, b + kAhead);
-      load_tile<7>(p.tile(1, b));
-      dot_tiles<1, 4, 7>();
-      if constexpr (R > 1) dot_tiles<3, 5, 7>();
-    }
-  }
-  store_tile<0>(total(0, 0));
-  if constexpr (G > 1) store_tile<1>(total(0, 1));
-  if constexpr (R > 1) store_tile<2>(total(1, 0));
-  if constexpr (R > 1 && G > 1) store_tile<3>(total(1, 1));
+// The tile of rows from `first` on and the one up to row `last`, or one alone. They may have rows in common,
+// which then get the same totals twice.
+struct RowTiles {
+  int64_t first, last;
+};
+
+template <class P>
+DI_TILE_INLINE float* totals_of(const P& p, const RowTiles& rows, int r, int g) {
+  return p.totals + 16 * (g * p.rows + (r == 0 ? rows.first : rows.last));
 }
 
-template <int G, class P>
-void add_all(P& p) {
-  for (int64_t b = 0; b < p.blocks && b < kAhead; ++b) {
-    for (int g = 0; g < G; ++g) p.prepare(g, b);
+// Totals leave a tile for those of other rows just before the first dot that needs it: a store waits for the
+// last dot of its tile, and holds up all dots behind it meanwhile.
+template <int Sum, class P>
+DI_TILE_INLINE void enter(const P& p, const RowTiles* before, const RowTiles& rows, int r, int g) {
+  if (before != nullptr) store_tile<Sum>(totals_of(p, *before, r, g));
+  load_tile<Sum>(totals_of(p, rows, r, g));
+}
+
+template <int R, int G, class P>
+DI_TILE_INLINE void leave(const P& p, const RowTiles& rows) {
+  store_tile<0>(totals_of(p, rows, 0, 0));
+  if constexpr (G > 1) store_tile<1>(totals_of(p, rows, 0, 1));
+  if constexpr (R > 1) store_tile<2>(totals_of(p, rows, 1, 0));
+  if constexpr (R > 1 && G > 1) store_tile<3>(totals_of(p, rows, 1, 1));
+}
+
+// Block b of R tiles of rows and G groups; where it `enters`, their totals take the place of those of
+// `before`. prepare(g) is called where it does not hold up the dots.
+template <int R, int G, class P, class Prepare>
+DI_TILE_INLINE void add_block(const P& p, int64_t b, const RowTiles& rows, bool enters,
+                              const RowTiles* before, const Prepare& prepare) {
+  const uint16_t* x = p.x + 32 * p.x_rows * b;
+  prepare(0);
+  if (enters) enter<0>(p, before, rows, 0, 0);
+  load_tile_once<4>(x + 32 * rows.first);
+  load_tile<6>(p.tile(0, b));
+  dot_tiles<0, 4, 6>();
+  if constexpr (R > 1) {
+    if (enters) enter<2>(p, before, rows, 1, 0);
+    load_tile_once<5>(x + 32 * rows.last);
+    dot_tiles<2, 5, 6>();
   }
-  if (p.rows <= kTileRows) return add_blocks<1, G>(p, 0, p.blocks, 0, 0, true);
-  const int64_t pairs = (p.rows + 2 * kTileRows - 1) / (2 * kTileRows);  // of nearly equal height
-  const int64_t step = pairs == 1 ? p.blocks : kAhead;
-  for (int64_t begin = 0; begin < p.blocks; begin += step) {
-    const int64_t left = p.blocks - begin, end = begin + (left < step ? left : step);
-    for (int64_t i = 0; i < pairs; ++i) {
-      const int64_t first = p.rows * i / pairs, last = p.rows * (i + 1) / pairs - kTileRows;
-      add_blocks<2, G>(p, begin, end, first, last, i == 0);
+  if constexpr (G > 1) {
+    prepare(1);
+    if (enters) enter<1>(p, before, rows, 0, 1);
+    load_tile<7>(p.tile(1, b));
+    dot_tiles<1, 4, 7>();
+    if constexpr (R > 1) {
+      if (enters) enter<3>(p, before, rows, 1, 1);
+      dot_tiles<3, 5, 7>();
     }
   }
+}
+
+// Asks for the next two lines, and no longer for these.
+DI_TILE_INLINE void ask_some(Inputs& later) {
+  if (later.lines <= 0) return;
+  ask_line<false>(later.at);
+  ask_line<false>(later.at + 64);
+  later = {later.at + 128, later.lines - 2};
+}
+
+// All blocks of rows whose totals stay in tiles.
+template <int R, int G, class P>
+void add_few_rows(const P& p) {
+  p.template prepare_blocks<G>(0, P::kAhead);
+  const RowTiles rows{0, p.rows - kTileRows};
+  for (int64_t b = 0; b < p.blocks; ++b) {
+    add_block<R, G>(p, b, rows, b == 0, nullptr, [&](int g) __attribute__((always_inline)) {
+      if (b + P::kAhead < p.blocks) p.prepare(g, b + P::kAhead);
+    });
+  }
+  leave<R, G>(p, rows);
+}
+
+// Tiles of the blocks from `first` on.
+struct Work {
+  int64_t first, tiles;
+};
+
+// What is prepared beside the dots of blocks begin..end-1: the blocks that follow, or what is asked for with
+// these where nothing is decoded, or nothing.
+template <int G, class P>
+Work work_beside(const P& p, int64_t begin, int64_t end, int64_t ahead) {
+  if (P::kInPlace) return {begin, G * (end - begin)};
+  const int64_t rest = p.blocks - end;
+  return {end, G * (rest < ahead ? rest : ahead)};
+}
+
+// Two or more pairs of tiles of rows, of nearly equal height, take turns every `step` blocks and share out
+// what is prepared: beside dots it costs little as long as there are enough of them. Where there are plenty,
+// blocks are decoded before, which leaves room for twice as many of them in a step.
+template <int G, class P>
+void add_many_rows(const P& p) {
+  const int64_t pairs = (p.rows + 2 * kTileRows - 1) / (2 * kTileRows);
+  const int64_t ahead = P::kInPlace || p.rows > kDecodedFirst ? 0 : P::kAhead;
+  const int64_t step = ahead == 0 ? P::kSlots : ahead;
+  Inputs later = p.groups->later;
+  RowTiles before{};
+  p.template prepare_blocks<G>(0, ahead);
+  for (int64_t begin = 0; begin < p.blocks; begin += step) {
+    const int64_t end = begin + step < p.blocks ? begin + step : p.blocks;
+    const Work work = work_beside<G>(p, begin, end, ahead);
+    if (ahead == 0 && !P::kInPlace) p.template prepare_blocks<G>(begin, end);
+    for (int64_t i = 0; i < pairs; ++i) {
+      const RowTiles rows{p.rows * i / pairs, p.rows * (i + 1) / pairs - kTileRows};
+      const RowTiles* leaving = begin + i == 0 ? nullptr : &before;
+      int64_t tile = work.tiles * i / pairs;
+      const int64_t last = work.tiles * (i + 1) / pairs;
+      for (int64_t b = begin; b < end; ++b) {
+        ask_some(later);
+        add_block<2, G>(p, b, rows, b == begin, leaving, [&](int g) __attribute__((always_inline)) {
+          if (g == 0 && tile < last) p.prepare(tile % G, work.first + tile / G);
+        });
+        ++tile;
+      }
+      before = rows;
+    }
+  }
+  leave<2, G>(p, before);
 }
 
 // Totals are added up over the blocks as they are: their scales are in the weights.
-template <WeightFormat F, bool kStored>
-void add_product(const Codes* groups, int64_t count, int64_t row_bytes, int64_t blocks, const uint16_t* x,
-                 int64_t x_rows, int64_t rows, float* totals) {
-  if (rows == 0) return;
+template <int G, bool kMany, class P>
+void add_product(const P& p) {
+  if constexpr (kMany) {
+    add_many_rows<G>(p);
+  } else if (p.rows <= kTileRows) {
+    add_few_rows<1, G>(p);
+  } else {
+    add_few_rows<2, G>(p);
+  }
+}
+
+template <WeightFormat F, bool kStored, bool kMany>
+void add_groups(const Codes* groups, int64_t count, int64_t row_bytes, int64_t blocks, const uint16_t* x,
+                int64_t x_rows, int64_t rows, float* totals) {
+  using P = Product<F, kStored, kMany>;
   const Tiles tiles(rows < kTileRows ? rows : kTileRows);
-  alignas(64) uint8_t slots[kTileGroups][kSlots][kTileBytes];
-  Product<F, kStored> product{groups, row_bytes, blocks, x, x_rows, rows, totals, slots};
-  if (kStored || count == 1) return add_all<1>(product);
-  add_all<2>(product);
+  alignas(64) uint8_t slots[kTileGroups][P::kSlots][kTileBytes];
+  const P product{groups, row_bytes, blocks, x, x_rows, rows, totals, slots};
+  if (kStored || count == 1) return add_product<1, kMany>(product);
+  add_product<2, kMany>(product);
 }
 
 template <bool kStored>
 void product_of(WeightFormat format, const Codes* groups, int64_t count, int64_t row_bytes, int64_t blocks,
                 const uint16_t* x, int64_t x_rows, int64_t rows, float* totals) {
   const auto run = [&]<WeightFormat F>() {
-    add_product<F, kStored>(groups, count, row_bytes, blocks, x, x_rows, rows, totals);
+    if (kStored || rows <= kFewRows) {
+      return add_groups<F, kStored, false>(groups, count, row_bytes, blocks, x, x_rows, rows, totals);
+    }
+    add_groups<F, kStored, !kStored>(groups, count, row_bytes, blocks, x, x_rows, rows, totals);
   };
+  if (rows == 0) return;
   switch (format) {
     case WeightFormat::bfloat16:
       return run.template operator()<WeightFormat::bfloat16>();
@@ -158,7 +254,10 @@ void store_float(const float* totals, int64_t stride, int64_t rows, int64_t coun
 
 }  // namespace
 
-const Table table = {.input_bytes = 1 << 20,
+const Table table = {.row_block = 256,
+                     .input_bytes = 1 << 20,
+                     .part_bytes = 1 << 18,
+                     .total_bytes = 3 << 18,
                      .narrow = narrow,
                      .wide = wide,
                      .lane_rows = 0,

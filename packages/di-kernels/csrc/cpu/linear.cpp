@@ -14,12 +14,12 @@ namespace di {
 namespace {
 
 using linear_simd::Codes;
+using linear_simd::Inputs;
 using linear_simd::kTileGroups;
 using linear_simd::Table;
 using stored_linear_simd::kLaneBlocks;
 
-constexpr int64_t kRowBlock = 512;          // input rows that are held in blocks at once, at most
-constexpr int64_t kLeastRowBlock = 64;      // a weight is decoded anew for each block of rows
+constexpr int64_t kPartBlocks = 16;         // a part of the inputs has a multiple of so many blocks
 constexpr int64_t kStoredBytes = 16 << 10;  // of a weight as stored, packed at once: stays in the first cache
 constexpr int64_t kScatteredRows = 16;      // put into blocks side by side
 
@@ -34,11 +34,18 @@ thread_local Scratch scratch;
 // asked for at once.
 constexpr int64_t ahead(WeightFormat format) { return format == WeightFormat::mxfp4 ? 12288 : 8192; }
 
-// A group of a packed weight, behind which the thread takes the one that lies `apart` further.
-Codes packed_group(const Weight& weight, int64_t group, int64_t apart) {
-  const int64_t bytes = group_bytes(weight.format, weight.k);
+// Blocks of a group of a packed weight, behind which the thread takes those of the one that lies `apart`
+// further.
+Codes packed_group(const Weight& weight, int64_t group, int64_t apart, int64_t begin, int64_t count) {
+  const int64_t bytes = group_bytes(weight.format, weight.k), block = block_bytes(weight.format);
+  const int64_t scale = begin * block_scales(weight.format), next = apart * bytes;
   const uint8_t* base = weight.data + group * bytes;
-  return {base + scale_bytes(weight.format, weight.k), base, base + apart * bytes, ahead(weight.format)};
+  const uint8_t* codes = base + scale_bytes(weight.format, weight.k) + begin * block;
+  if (count == blocks_of(weight.k)) return {codes, base, base + next, ahead(weight.format)};
+  for (int64_t i = 0; i < count * block_scales(weight.format); i += 64) {
+    __builtin_prefetch(base + scale + next + i);
+  }
+  return {codes, base + scale, codes + next, count * block};
 }
 
 // Blocks of a group as stored, packed into the scratch of place `slot`. What is asked for meanwhile is their
@@ -110,31 +117,55 @@ void multiply_packed(const Table& simd, WeightFormat format, const Codes* codes,
   }
 }
 
-// Groups that share the loads of the inputs.
-void multiply_tile(const Table& simd, const Weight& weight, int64_t group, int64_t groups,
-                   const BlockedRows& x, float* totals) {
-  const int64_t blocks = blocks_of(weight.k);
-  const int64_t step = weight.packed ? blocks : kStoredBytes / block_bytes(weight.format);
-  for (int64_t b = 0; b < blocks; b += step) {
-    const int64_t count = std::min(step, blocks - b);
+// Blocks begin..begin+count-1 of groups that share the loads of the inputs.
+void multiply_tile(const Table& simd, const Weight& weight, int64_t group, int64_t groups, int64_t begin,
+                   int64_t count, const BlockedRows& x, const Inputs& later, float* totals) {
+  const int64_t end = begin + count;
+  const int64_t step = weight.packed ? count : kStoredBytes / block_bytes(weight.format);
+  for (int64_t b = begin; b < end; b += step) {
+    const int64_t here = std::min(step, end - b);
     Codes codes[kTileGroups];
     for (int64_t g = 0; g < groups; ++g) {
-      codes[g] = weight.packed ? packed_group(weight, group + g, groups)
-                               : packed_blocks(weight, group + g, groups, b, count, g);
+      codes[g] = weight.packed ? packed_group(weight, group + g, groups, b, here)
+                               : packed_blocks(weight, group + g, groups, b, here, g);
     }
-    multiply_packed(simd, weight.format, codes, groups, b, count, x, totals);
+    if (b == begin) codes[0].later = later;
+    multiply_packed(simd, weight.format, codes, groups, b, here, x, totals);
   }
+}
+
+// Blocks of the inputs that meet all groups before the next ones do.
+int64_t blocks_at_once(const Table& simd, int64_t k, int64_t rows, bool wide) {
+  const int64_t blocks = blocks_of(k), bytes = rows * kBlock * 2;
+  if (wide || blocks * bytes <= simd.input_bytes) return blocks;
+  return std::max(kPartBlocks, simd.part_bytes / bytes / kPartBlocks * kPartBlocks);
+}
+
+// Of the `count` blocks of inputs from `begin` on, behind the last of which the first ones follow, the share
+// that is asked for while the groups from `group` on are computed.
+Inputs later_inputs(const BlockedRows& x, int64_t blocks, int64_t begin, int64_t count, int64_t group,
+                    int64_t groups) {
+  if (count >= blocks) return {nullptr, 0};  // are met again at once
+  const int64_t line = x.rows * kBlock * 2 / 64, first = begin < blocks ? begin : 0;
+  const int64_t lines = std::min(count, blocks - first) * line;
+  const int64_t from = lines * group / groups, to = lines * std::min(groups, group + kTileGroups) / groups;
+  return {static_cast<const uint8_t*>(x.data) + (first * line + from) * 64, to - from};
 }
 
 void multiply_groups(const Table& simd, const Weight& weight, int64_t group, int64_t groups,
                      const BlockedRows& x, float* totals) {
-  const bool in_place = !weight.packed && !x.wide && (x.lanes != nullptr || x.rows <= simd.few_stored_rows);
-  const int64_t tile = in_place ? 1 : kTileGroups, size = x.rows * kGroupRows;
-  for (int64_t g = 0; g < groups; g += tile) {
-    if (in_place) {
-      multiply_few_stored(simd, weight, group + g, x, totals + g * size);
-    } else {
-      multiply_tile(simd, weight, group + g, std::min(tile, groups - g), x, totals + g * size);
+  const int64_t blocks = blocks_of(weight.k), size = x.rows * kGroupRows;
+  if (!weight.packed && !x.wide && (x.lanes != nullptr || x.rows <= simd.few_stored_rows)) {
+    for (int64_t g = 0; g < groups; ++g) multiply_few_stored(simd, weight, group + g, x, totals + g * size);
+    return;
+  }
+  const int64_t step = blocks_at_once(simd, weight.k, x.rows, x.wide);
+  for (int64_t b = 0; b < blocks; b += step) {
+    const int64_t count = std::min(step, blocks - b);
+    for (int64_t g = 0; g < groups; g += kTileGroups) {
+      const int64_t here = std::min(kTileGroups, groups - g);
+      multiply_tile(simd, weight, group + g, here, b, count, x,
+                    later_inputs(x, blocks, b + step, count, g, groups), totals + g * size);
     }
   }
 }
@@ -148,6 +179,13 @@ void multiply(const Weight& weight, int64_t group, int64_t groups, const Blocked
   if (x.wide) return multiply_groups(simd, weight, group, groups, x, totals);
   const FlushedSubnormals flushed;
   multiply_groups(simd, weight, group, groups, x, totals);
+}
+
+int64_t groups_at_once(const Weight& weight, const BlockedRows& x) {
+  const Table& simd = linear_simd::active();
+  if (blocks_at_once(simd, weight.k, x.rows, x.wide) >= blocks_of(weight.k)) return kTileGroups;
+  const int64_t held = simd.total_bytes / (x.rows * kGroupRows * 4);
+  return std::max<int64_t>(1, held / kTileGroups) * kTileGroups;
 }
 
 void store_totals(const float* totals, int64_t stride, int64_t rows, int64_t count, bf16* y,
@@ -244,14 +282,22 @@ BlockedRows block_rows(const T* x, int64_t stride, int64_t rows, const Weight& w
 
 namespace {
 
-// y[m, j] of rows begin..end-1 of the weight, from the tile of groups that starts at `group`.
+// y[m, j] of rows begin..end-1 of the weight, as far as they lie in the groups from `group` on.
 template <class T>
-void project_tile(const Weight& weight, int64_t group, int64_t begin, int64_t end, const BlockedRows& x, T* y,
-                  int64_t y_stride) {
+void project_groups(const Weight& weight, int64_t group, int64_t most, int64_t begin, int64_t end,
+                    const BlockedRows& x, T* y, int64_t y_stride) {
   thread_local Buffer sums;
-  const int64_t groups = std::min(kTileGroups, groups_of(end) - group);
+  const int64_t groups = std::min(most, groups_of(end) - group);
   float* totals = sums.reserve<float>(groups * x.rows * kGroupRows + kGroupRows);
   multiply(weight, group, groups, x, totals);
+  const bool whole = begin <= group * kGroupRows && (group + groups) * kGroupRows <= end;
+  if (whole && groups > kTileGroups) {  // row by row: whole lines of y
+    for (int64_t m = 0; m < x.rows; ++m) {
+      store_totals(totals + m * kGroupRows, x.rows * kGroupRows, groups, kGroupRows,
+                   y + m * y_stride + (group * kGroupRows - begin), kGroupRows);
+    }
+    return;
+  }
   for (int64_t g = group; g < group + groups; ++g) {
     const int64_t low = std::max(begin, g * kGroupRows), high = std::min(end, (g + 1) * kGroupRows);
     store_totals(totals + (g - group) * x.rows * kGroupRows + low % kGroupRows, kGroupRows, x.rows,
@@ -265,20 +311,18 @@ void project(const BlockedRows* x, int64_t parts, const Weight& weight, T* y) {
   const int64_t size = weight.n / parts, tile = kTileGroups * kGroupRows;
   const int64_t split = size % kGroupRows == 0 ? 0 : 2;  // groups that two parts have a share of
   const int64_t tiles = ceil_div(size / kGroupRows + split, kTileGroups);
+  const int64_t most = groups_at_once(weight, x[0]) / kTileGroups;
   parallel_for(parts * tiles, tile * weight.k * (x[0].rows + 2), [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
+    for (int64_t i = first; i < last;) {
       const int64_t part = i / tiles, begin = part * size, end = begin + size;
       const int64_t group = begin / kGroupRows + i % tiles * kTileGroups;
-      if (group * kGroupRows >= end) continue;
-      project_tile(weight, group, begin, end, x[part], y + begin, weight.n);
+      const int64_t count = std::min({most, last - i, tiles - i % tiles});
+      if (group * kGroupRows < end) {
+        project_groups(weight, group, count * kTileGroups, begin, end, x[part], y + begin, weight.n);
+      }
+      i += count;
     }
   });
-}
-
-// Input rows of k values that are held in blocks at once.
-int64_t row_block(int64_t k) {
-  const int64_t kept = linear_simd::active().input_bytes / (2 * kBlock * std::max<int64_t>(1, blocks_of(k)));
-  return std::clamp(kept / kLeastRowBlock * kLeastRowBlock, kLeastRowBlock, kRowBlock);
 }
 
 }  // namespace
@@ -286,7 +330,7 @@ int64_t row_block(int64_t k) {
 template <class TIn, class TOut>
 void linear(const TIn* x, int64_t rows, const Weight& weight, bool quantize_input, TOut* y) {
   thread_local Buffer buffer;
-  const int64_t step = row_block(weight.k);
+  const int64_t step = linear_simd::active().row_block;
   for (int64_t start = 0; start < rows; start += step) {
     const int64_t count = std::min(step, rows - start);
     const BlockedRows blocked =
@@ -300,7 +344,7 @@ void grouped_linear(const T* x, int64_t rows, int64_t groups, const Weight& weig
   thread_local std::vector<Buffer> buffers;
   thread_local std::vector<BlockedRows> blocked;
   if (static_cast<int64_t>(buffers.size()) < groups) buffers.resize(static_cast<size_t>(groups));
-  const int64_t stride = groups * weight.k, step = row_block(weight.k);
+  const int64_t stride = groups * weight.k, step = linear_simd::active().row_block;
   for (int64_t start = 0; start < rows; start += step) {
     const int64_t count = std::min(step, rows - start);
     blocked.clear();

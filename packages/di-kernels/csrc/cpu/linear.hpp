@@ -50,6 +50,9 @@ BlockedRows block_rows(const T* x, int64_t stride, int64_t rows, const Weight& w
 // totals[g][m][16] = rows . groups group .. group + groups - 1 of the weight. Called by one thread.
 void multiply(const Weight& weight, int64_t group, int64_t groups, const BlockedRows& x, float* totals);
 
+// Groups that the rows are best multiplied with at once, a multiple of kTileGroups (simd/linear.hpp).
+int64_t groups_at_once(const Weight& weight, const BlockedRows& x);
+
 // y[m][0..count) = rounded totals of m, which are `stride` apart, count <= 16; `totals` has 16 values to
 // spare.
 void store_totals(const float* totals, int64_t stride, int64_t rows, int64_t count, bf16* y,

@@ -49,9 +49,10 @@ struct Grouping {
 };
 
 // Calls body(i, tile, count) for runs of the `tiles` tiles of each group, shared out by cost: reading the
-// weights takes as long as about four rows.
-template <class Body>
-void for_tiles(const Grouping& groups, int64_t tiles, int64_t tile_cost, const Body& body) {
+// weights takes as long as about four rows. Runs of group i have at least run(i) tiles, where so many are
+// left.
+template <class Run, class Body>
+void for_tiles(const Grouping& groups, int64_t tiles, int64_t tile_cost, const Run& run, const Body& body) {
   const auto units = [&](int64_t i) { return std::max<int64_t>(4, groups.count(i)); };
   int64_t total = 0;
   for (int64_t i = 0; i < groups.size(); ++i) total += tiles * units(i);
@@ -64,7 +65,7 @@ void for_tiles(const Grouping& groups, int64_t tiles, int64_t tile_cost, const B
       };
       if (first >= at + tiles * unit) continue;
       const int64_t from = tile_from(first), to = tile_from(last);
-      const int64_t step = std::max<int64_t>(1, kRunRows / groups.count(i));
+      const int64_t step = std::max(run(i), kRunRows / groups.count(i));
       for (int64_t t = from; t < to; t += step) body(i, t, std::min(step, to - t));
     }
   });
@@ -129,19 +130,26 @@ class ExpertPass {
     for (int64_t i = 0; i < groups_.size(); ++i) {
       hidden_[i] = {all + groups_.start[i] * row_bytes, groups_.count(i), wide_hidden_};
     }
-    for_tiles(groups_, tiles, 2 * kBlock * bank_.dim,
-              [&](int64_t i, int64_t t, int64_t blocks) { activate(i, t, blocks); });
+    for_tiles(
+        groups_, tiles, 2 * kBlock * bank_.dim, [&](int64_t i) { return run_of(bank_.w1[0], inputs_[i]); },
+        [&](int64_t i, int64_t t, int64_t blocks) { activate(i, t, blocks); });
     put_lanes(bank_.w2[0], of_thread().hidden_lanes, hidden_);
   }
 
   // Writes round(w2 . activation) of pair p to y + p * dim.
   void down(T* y) {
-    for_tiles(groups_, blocks_of(bank_.dim), kBlock * bank_.inter,
-              [&](int64_t i, int64_t t, int64_t blocks) { project_down(i, t, blocks, y); });
+    for_tiles(
+        groups_, blocks_of(bank_.dim), kBlock * bank_.inter,
+        [&](int64_t i) { return run_of(bank_.w2[0], hidden_[i]); },
+        [&](int64_t i, int64_t t, int64_t blocks) { project_down(i, t, blocks, y); });
   }
 
  private:
   static constexpr int64_t kTileGroups = kBlock / kGroupRows;
+
+  static int64_t run_of(const Weight& weight, const BlockedRows& x) {
+    return groups_at_once(weight, x) / kTileGroups;
+  }
 
   // What a thread keeps from call to call.
   struct Rooms {

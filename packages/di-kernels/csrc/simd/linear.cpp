@@ -240,7 +240,10 @@ void store_float(const float* totals, int64_t stride, int64_t rows, int64_t coun
 
 }  // namespace
 
-const Table table = {.input_bytes = kAnyBytes,
+const Table table = {.row_block = 512,
+                     .input_bytes = kAnyBytes,
+                     .part_bytes = kAnyBytes,
+                     .total_bytes = 0,
                      .narrow = narrow,
                      .wide = wide,
                      .lane_rows = stored_linear_simd::kMaxInputs,

@@ -11,19 +11,29 @@ namespace di::linear_simd {
 
 constexpr int64_t kTileGroups = 2;  // groups that share the loads of the inputs
 
+// Lines of inputs that the thread reads later.
+struct Inputs {
+  const uint8_t* at;
+  int64_t lines;
+};
+
 // Blocks of a group: its codes and scale bytes, packed or as stored, and what the thread reads behind them.
-// Bytes `ahead` of those that are computed with are asked for.
+// Bytes `ahead` of those that are computed with are asked for; with the first of groups, some of `later` too.
 struct Codes {
   const uint8_t *codes, *scales, *next;
   int64_t ahead;
+  Inputs later = {nullptr, 0};
 };
 
 constexpr int64_t kAnyBytes = int64_t{1} << 62;
 
 struct Table {
-  // Of narrow rows that are best met together: as many as stay in a cache that keeps up with the products;
-  // any number of them where a cache behind it does too.
-  int64_t input_bytes;
+  int64_t row_block;  // input rows that are held in blocks at once
+
+  // Narrow inputs that a cache holds which keeps up with the products; any number where one behind it does
+  // too. Larger ones meet the groups in parts of so many bytes, and as many groups at once as total_bytes
+  // hold.
+  int64_t input_bytes, part_bytes, total_bytes;
 
   // totals[group][m][16] += rows . blocks of `count` <= kTileGroups packed groups, whose totals are `rows`
   // rows apart. x: [blocks][x_rows][32], of which the first `rows` count. Narrow: bfloat16 rows, a format
