@@ -26,6 +26,7 @@ using sampling_simd::Table;
 constexpr int64_t kFresh = 0;  // DrawPurpose.FRESH
 constexpr double kGreedyTemperature = 1e-5;
 constexpr double kOne = 2147483648.0;  // of a weight: 2^31
+constexpr int kNearBuckets = 256;      // few columns are in them, which mostly are enough
 
 constexpr double kLn2High = 0x1.62e42fee00000p-1;
 constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
@@ -137,7 +138,10 @@ class RowSampler {
   // Cuts behind the first column, in rank order, with which there are `limit` or their mass is `enough`.
   void rank_until(uint64_t limit, uint64_t enough, Cut& cut) {
     buckets_.resize(kBuckets);
-    simd_->count(x_, weights_, n_, top_, scale_, buckets_.data());
+    const auto count = [&](int first, int end) {
+      simd_->count(x_, weights_, n_, top_, scale_, first, end, buckets_.data());
+    };
+    count(0, kNearBuckets);
     Bucket before = {0, 0};  // what surely stays
     const auto suffices = [&](const Bucket& more) {
       return before.count + more.count >= limit || before.mass + more.mass >= enough;
@@ -147,7 +151,11 @@ class RowSampler {
       before.count += more.count;
     };
     int b = 0;
-    for (; b < kBuckets && !suffices(buckets_[b]); ++b) take(buckets_[b]);
+    for (; b < kBuckets; ++b) {
+      if (b == kNearBuckets) count(kNearBuckets, kBuckets);
+      if (suffices(buckets_[b])) break;
+      take(buckets_[b]);
+    }
     if (b == kBuckets) return;  // what lies below has no weight
     list_members(b);
     // A logit among those left parts them, until it is the one at which there are enough.

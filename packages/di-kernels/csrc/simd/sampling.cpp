@@ -162,32 +162,40 @@ void weigh(const float* x, int64_t n, float top, float scale, uint32_t* weights,
 
 DI_INLINE i32x16 bucket_of(f32x16 z) { return __builtin_convertvector(z * -kBucketsPerUnit, i32x16); }
 
-void count(const float* x, const uint32_t* weights, int64_t n, float top, float scale, Bucket* buckets) {
-  // Two tables, so that adds to one bucket wait less for each other; what belongs to no bucket is spread.
-  Bucket all[2][kBuckets + 8];
-  std::memset(all, 0, sizeof all);
+// Calls body(c, bucket) for the columns of the buckets first..end-1, in order.
+template <class Body>
+DI_INLINE void for_members(const float* x, int64_t n, float top, float scale, int first, int end,
+                           const Body& body) {
   for_vectors(x, n, -kInfinity, [&](int64_t i, f32x16 v) DI_LAMBDA {
     const i32x16 found = bucket_of(distance(v, top, scale));
+    uint32_t inside = bits_of((found >= first) & (found < end));
+    if (inside == 0) return;
     int32_t bucket[16];
-    store(bucket, found + ((kLane >> 1) & (found >= kBuckets)));
-    for (int l = 0; l < 16; ++l) {
-      all[l % 2][bucket[l]].mass += weights[i + l];
-      all[l % 2][bucket[l]].count += 1;
+    store(bucket, found);
+    for (; inside != 0; inside &= inside - 1) {
+      const int lane = __builtin_ctz(inside);
+      body(i + lane, bucket[lane]);
     }
   });
-  for (int b = 0; b < kBuckets; ++b) {
+}
+
+void count(const float* x, const uint32_t* weights, int64_t n, float top, float scale, int first, int end,
+           Bucket* buckets) {
+  Bucket all[2][kBuckets];  // two tables, so that adds to one bucket wait less for each other
+  for (auto& table : all) std::memset(table + first, 0, static_cast<size_t>(end - first) * sizeof(Bucket));
+  for_members(x, n, top, scale, first, end, [&](int64_t c, int32_t bucket) DI_LAMBDA {
+    all[c % 2][bucket].mass += weights[c];
+    all[c % 2][bucket].count += 1;
+  });
+  for (int b = first; b < end; ++b) {
     buckets[b] = {all[0][b].mass + all[1][b].mass, all[0][b].count + all[1][b].count};
   }
 }
 
 int64_t members(const float* x, int64_t n, float top, float scale, int bucket, int32_t* columns) {
   int64_t found = 0;
-  for_vectors(x, n, -kInfinity, [&](int64_t i, f32x16 v) DI_LAMBDA {
-    uint32_t inside = bits_of(bucket_of(distance(v, top, scale)) == bucket);
-    for (; inside != 0; inside &= inside - 1) {
-      columns[found++] = static_cast<int32_t>(i) + __builtin_ctz(inside);
-    }
-  });
+  for_members(x, n, top, scale, bucket, bucket + 1,
+              [&](int64_t c, int32_t) DI_LAMBDA { columns[found++] = static_cast<int32_t>(c); });
   return found;
 }
 

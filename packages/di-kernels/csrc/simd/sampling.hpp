@@ -41,7 +41,9 @@ struct Table {
   Peak (*peak)(const float* x, int64_t n);
   // Fills weights (room for a multiple of 16) and the sums of blocks.
   void (*weigh)(const float* x, int64_t n, float top, float scale, uint32_t* weights, uint64_t* sums);
-  void (*count)(const float* x, const uint32_t* weights, int64_t n, float top, float scale, Bucket* buckets);
+  // Fills the buckets first..end-1.
+  void (*count)(const float* x, const uint32_t* weights, int64_t n, float top, float scale, int first,
+                int end, Bucket* buckets);
   // The columns of a bucket, ascending; returns how many.
   int64_t (*members)(const float* x, int64_t n, float top, float scale, int bucket, int32_t* columns);
   // Sets the weights of columns beyond the cut to 0, and the sums of blocks to what is left.
