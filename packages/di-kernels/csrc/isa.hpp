@@ -1,6 +1,6 @@
 // The instruction sets that hot loops are compiled for, and the one in use. Every loop gives the same bits on
-// each of them but on amx, which has sums of its own for matrix products (docs/architecture.md, "Instruction
-// sets").
+// each of them but on amx, whose dots of bfloat16 numbers are added up in an order of their own
+// (docs/architecture.md, "Instruction sets").
 #pragma once
 
 #include <string_view>

@@ -76,6 +76,31 @@ def test_every_code_times_every_scale(form: WeightFormat) -> None:
 
 
 @needs_amx
+@pytest.mark.parametrize("largest", [1, 8, 9, 40, 127, 200, 245, 246, 254])
+def test_a_row_alone_has_the_bits_it_has_beside_another(largest: int) -> None:
+    """Alone it meets MXFP4 without its scales, unless sums would leave the normal numbers; beside another, in tiles."""
+    k = 160
+    generator = torch.Generator().manual_seed(largest)
+
+    def bytes_of(low: int, high: int, *shape: int) -> Tensor:
+        return torch.randint(low, high + 1, shape, generator=generator, dtype=torch.int32)
+
+    exponents = bytes_of(max(1, largest - 9), largest, 20, k)
+    numbers = bytes_of(0, 1, 20, k) << 15 | exponents << 7 | bytes_of(0, 127, 20, k)
+    numbers[bytes_of(0, 4, 20, k) == 0] = 0
+    numbers[0], numbers[1, 5], numbers[2, 7] = 0, 0x7F80, 1
+    x = numbers.to(torch.int16).view(torch.bfloat16)
+    for scale in (0, 1, 2, 9, 60, 127, 136, 200, 245, 254, 255):
+        scales = bytes_of(max(0, scale - 2), scale, 32, k // 32).to(torch.uint8)
+        weight = LinearWeight.mxfp4(bytes_of(0, 255, 32, k // 2).to(torch.uint8), scales)
+        with instructions("amx"):
+            for layout in (weight, pack(weight)):
+                together = linear(x, layout, out_dtype=torch.float32)
+                alone = [linear(x[i : i + 1], layout, out_dtype=torch.float32) for i in range(len(x))]
+                assert_same_bits(torch.cat(alone), together)
+
+
+@needs_amx
 @pytest.mark.parametrize("dim", [32, 128])
 @pytest.mark.parametrize("heads", [1, 5, 16, 23, 32, 49])
 def test_the_order_of_index_scores(heads: int, dim: int) -> None:

@@ -1,5 +1,6 @@
 #include "simd/linear.hpp"
 
+#include "amx/one_row.hpp"
 #include "amx/tiles.hpp"
 #include "amx/weights.hpp"
 
@@ -204,26 +205,31 @@ void add_groups(const Codes* groups, int64_t count, int64_t row_bytes, int64_t b
   add_product<2, kMany>(product);
 }
 
+// body of a format that has a narrow product.
+template <class Body>
+DI_INLINE void of_format(WeightFormat format, const Body& body) {
+  switch (format) {
+    case WeightFormat::bfloat16:
+      return body.template operator()<WeightFormat::bfloat16>();
+    case WeightFormat::fp8:
+      return body.template operator()<WeightFormat::fp8>();
+    case WeightFormat::mxfp4:
+      return body.template operator()<WeightFormat::mxfp4>();
+    case WeightFormat::float32:
+      return;
+  }
+}
+
 template <bool kStored>
 void product_of(WeightFormat format, const Codes* groups, int64_t count, int64_t row_bytes, int64_t blocks,
                 const uint16_t* x, int64_t x_rows, int64_t rows, float* totals) {
-  const auto run = [&]<WeightFormat F>() {
+  if (rows == 0) return;
+  of_format(format, [&]<WeightFormat F>() {
     if (kStored || rows <= kFewRows) {
       return add_groups<F, kStored, false>(groups, count, row_bytes, blocks, x, x_rows, rows, totals);
     }
     add_groups<F, kStored, !kStored>(groups, count, row_bytes, blocks, x, x_rows, rows, totals);
-  };
-  if (rows == 0) return;
-  switch (format) {
-    case WeightFormat::bfloat16:
-      return run.template operator()<WeightFormat::bfloat16>();
-    case WeightFormat::fp8:
-      return run.template operator()<WeightFormat::fp8>();
-    case WeightFormat::mxfp4:
-      return run.template operator()<WeightFormat::mxfp4>();
-    case WeightFormat::float32:
-      return;  // has no bfloat16 product
-  }
+  });
 }
 
 void narrow(WeightFormat format, const Codes* groups, int64_t count, int64_t blocks, const uint16_t* x,
@@ -234,6 +240,16 @@ void narrow(WeightFormat format, const Codes* groups, int64_t count, int64_t blo
 void few_stored(WeightFormat format, const Codes& group, int64_t row_bytes, int64_t blocks, const uint16_t* x,
                 int64_t x_rows, int64_t rows, float* totals) {
   product_of<true>(format, &group, 1, row_bytes, blocks, x, x_rows, rows, totals);
+}
+
+void one_row(WeightFormat format, const uint8_t* group, int64_t groups, int64_t blocks, const OneRow& row,
+             float* totals) {
+  of_format(format, [&]<WeightFormat F>() { add_packed<F>(group, groups, blocks, row, totals); });
+}
+
+void one_stored_row(WeightFormat format, const Codes& group, int64_t row_bytes, int64_t blocks,
+                    const OneRow& row, float* totals) {
+  of_format(format, [&]<WeightFormat F>() { add_stored<F>(group, row_bytes, blocks, row, totals); });
 }
 
 // As on avx512bf16. Called, not copied: its table is no constant when this one is built.
@@ -263,6 +279,9 @@ const Table table = {.row_block = 256,
                      .lane_rows = 0,
                      .few_stored_rows = kTileRows,
                      .few_stored = few_stored,
+                     .widen_row = widen_row,
+                     .one_row = one_row,
+                     .one_stored_row = one_stored_row,
                      .store_bf16 = store_bf16,
                      .store_float = store_float};
 

@@ -16,10 +16,12 @@ namespace {
 using linear_simd::Codes;
 using linear_simd::Inputs;
 using linear_simd::kTileGroups;
+using linear_simd::OneRow;
 using linear_simd::Table;
 using stored_linear_simd::kLaneBlocks;
 
 constexpr int64_t kPartBlocks = 16;         // a part of the inputs has a multiple of so many blocks
+constexpr int64_t kRowGroups = 64;          // that a single row meets once it is widened
 constexpr int64_t kStoredBytes = 16 << 10;  // of a weight as stored, packed at once: stays in the first cache
 constexpr int64_t kScatteredRows = 16;      // put into blocks side by side
 
@@ -70,9 +72,9 @@ ScaleBytes scale_bytes_of(const Weight& weight, int64_t group) {
   return {weight.scale + row * weight.scale_row_bytes, rows * weight.scale_row_bytes};
 }
 
-// The first `blocks` blocks of a whole group, where they lie.
+// The first `blocks` blocks of a whole group, where they lie; `row` is null, or what x is.
 void multiply_in_place(const Table& simd, const Weight& weight, int64_t group, int64_t blocks,
-                       const BlockedRows& x, float* totals) {
+                       const BlockedRows& x, const OneRow* row, float* totals) {
   thread_local Buffer scale_buffer;
   const int64_t bytes = kGroupRows * weight.row_bytes;
   const uint8_t *codes = weight.data + group * bytes, *next = codes + bytes;
@@ -84,17 +86,20 @@ void multiply_in_place(const Table& simd, const Weight& weight, int64_t group, i
     stored_linear_simd::active().add(weight.format, rows, blocks, x.lanes, x.rows, totals);
   } else {
     for (int64_t i = 0; i < ask.count; i += 64) __builtin_prefetch(ask.first + i);
-    simd.few_stored(weight.format, {codes, scales, next, 0}, weight.row_bytes, blocks,
-                    static_cast<const uint16_t*>(x.data), x.rows, x.rows, totals);
+    const Codes stored{codes, scales, next, 0};
+    if (row != nullptr)
+      return simd.one_stored_row(weight.format, stored, weight.row_bytes, blocks, *row, totals);
+    simd.few_stored(weight.format, stored, weight.row_bytes, blocks, static_cast<const uint16_t*>(x.data),
+                    x.rows, x.rows, totals);
   }
 }
 
 // Whole blocks of whole groups are read in place, what needs padding is packed.
 void multiply_few_stored(const Table& simd, const Weight& weight, int64_t group, const BlockedRows& x,
-                         float* totals) {
+                         const OneRow* row, float* totals) {
   const bool full = (group + 1) * kGroupRows <= weight.n;
   const int64_t blocks = blocks_of(weight.k), whole = full ? weight.k / kBlock : 0;
-  if (whole > 0) multiply_in_place(simd, weight, group, whole, x, totals);
+  if (whole > 0) multiply_in_place(simd, weight, group, whole, x, row, totals);
   const int64_t step = kStoredBytes / block_bytes(weight.format);
   for (int64_t b = whole; b < blocks; b += step) {
     const int64_t count = std::min(step, blocks - b);
@@ -156,7 +161,9 @@ void multiply_groups(const Table& simd, const Weight& weight, int64_t group, int
                      const BlockedRows& x, float* totals) {
   const int64_t blocks = blocks_of(weight.k), size = x.rows * kGroupRows;
   if (!weight.packed && !x.wide && (x.lanes != nullptr || x.rows <= simd.few_stored_rows)) {
-    for (int64_t g = 0; g < groups; ++g) multiply_few_stored(simd, weight, group + g, x, totals + g * size);
+    for (int64_t g = 0; g < groups; ++g) {
+      multiply_few_stored(simd, weight, group + g, x, nullptr, totals + g * size);
+    }
     return;
   }
   const int64_t step = blocks_at_once(simd, weight.k, x.rows, x.wide);
@@ -170,6 +177,22 @@ void multiply_groups(const Table& simd, const Weight& weight, int64_t group, int
   }
 }
 
+// One row of inputs, in the way that the instruction set has for it.
+void multiply_row(const Table& simd, const Weight& weight, int64_t group, int64_t groups,
+                  const BlockedRows& x, float* totals) {
+  thread_local Buffer widened;
+  const int64_t blocks = blocks_of(weight.k);
+  const auto* data = static_cast<const uint16_t*>(x.data);
+  const OneRow row = simd.widen_row(data, blocks, widened.reserve<float>(blocks * kBlock));
+  if (weight.packed) {
+    const uint8_t* first = weight.data + group * group_bytes(weight.format, weight.k);
+    return simd.one_row(weight.format, first, groups, blocks, row, totals);
+  }
+  for (int64_t g = 0; g < groups; ++g) {
+    multiply_few_stored(simd, weight, group + g, x, &row, totals + g * kGroupRows);
+  }
+}
+
 }  // namespace
 
 void multiply(const Weight& weight, int64_t group, int64_t groups, const BlockedRows& x, float* totals) {
@@ -178,11 +201,13 @@ void multiply(const Weight& weight, int64_t group, int64_t groups, const Blocked
   std::fill_n(totals, groups * x.rows * kGroupRows, 0.0f);
   if (x.wide) return multiply_groups(simd, weight, group, groups, x, totals);
   const FlushedSubnormals flushed;
+  if (x.rows == 1 && simd.widen_row != nullptr) return multiply_row(simd, weight, group, groups, x, totals);
   multiply_groups(simd, weight, group, groups, x, totals);
 }
 
 int64_t groups_at_once(const Weight& weight, const BlockedRows& x) {
   const Table& simd = linear_simd::active();
+  if (x.rows == 1 && !x.wide && simd.widen_row != nullptr) return kRowGroups;
   if (blocks_at_once(simd, weight.k, x.rows, x.wide) >= blocks_of(weight.k)) return kTileGroups;
   const int64_t held = simd.total_bytes / (x.rows * kGroupRows * 4);
   return std::max<int64_t>(1, held / kTileGroups) * kTileGroups;

@@ -25,6 +25,13 @@ struct Codes {
   Inputs later = {nullptr, 0};
 };
 
+// One narrow row as float32, and the scales of MXFP4 that may be applied to its sums: those of the bytes from
+// least_scale on, so many.
+struct OneRow {
+  const float* x;
+  uint32_t least_scale, scales;
+};
+
 constexpr int64_t kAnyBytes = int64_t{1} << 62;
 
 struct Table {
@@ -51,6 +58,14 @@ struct Table {
   // given; whole blocks. Scale bytes as in the packed layout.
   void (*few_stored)(WeightFormat format, const Codes& group, int64_t row_bytes, int64_t blocks,
                      const uint16_t* x, int64_t x_rows, int64_t rows, float* totals);
+
+  // One row, where there is a way for it that is faster, else null: widen_row() brings it into `room` of 32
+  // numbers a block, one_row() is `narrow` for packed groups behind each other, one_stored_row() few_stored.
+  OneRow (*widen_row)(const uint16_t* x, int64_t blocks, float* room) = nullptr;
+  void (*one_row)(WeightFormat format, const uint8_t* group, int64_t groups, int64_t blocks,
+                  const OneRow& row, float* totals) = nullptr;
+  void (*one_stored_row)(WeightFormat format, const Codes& group, int64_t row_bytes, int64_t blocks,
+                         const OneRow& row, float* totals) = nullptr;
 
   // y[m][0..count) = rounded totals of m, which are `stride` apart, count <= 16; any NaN becomes the positive
   // quiet one. Reads whole vectors: 16 totals for each m.

@@ -15,8 +15,8 @@ def instruction_sets() -> tuple[str, ...]:
 def equal_instruction_sets() -> tuple[tuple[str, ...], ...]:
     """What this machine can run, in groups that give the same bits.
 
-    A matrix product of amx adds up the even and the odd ones of 32 inputs apart (``docs/architecture.md``), so it is
-    alone; everything else is one group.
+    A product of bfloat16 numbers on amx adds up the even and the odd ones of 32 inputs apart
+    (``docs/architecture.md``), so it is alone; everything else is one group.
     """
     plain = tuple(name for name in instruction_sets() if name != "amx")
     return (plain, ("amx",)) if "amx" in instruction_sets() else (plain,)
