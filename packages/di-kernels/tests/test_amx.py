@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from di_kernels import equal_instruction_sets, instruction_sets, set_instruction_set
+from di_kernels.ops.attention import gathered_attention
 from di_kernels.ops.formats import EntryFormat, decode, encode, round_trip
 from di_kernels.ops.indexer import IndexPages, index_scores
 from di_kernels.ops.linear import LinearWeight, WeightFormat, linear
@@ -138,14 +139,29 @@ def test_a_set_that_is_chosen_while_others_compute_breaks_nothing() -> None:
     x = hostile(Hostile.NORMAL, 12, 32, dtype=torch.bfloat16)
     ids = torch.arange(12 * 30, dtype=torch.int32).view(12, 30) % 200
     weight = random_weight(WeightFormat.MXFP4, 8192, 32)
+    long = random_weight(WeightFormat.MXFP4, 48, 8224, exponent=-4)
+    many = hostile(Hostile.NORMAL, 130, 8224, dtype=torch.bfloat16)
+    q, keys = (hostile(Hostile.NORMAL, *shape, dtype=torch.bfloat16) for shape in ((2, 40, 96), (70, 96)))
+    index, sink = torch.arange(70, dtype=torch.int32).repeat(2, 1), torch.zeros(40)
     sets = instruction_sets()
+
+    def compute_all() -> list[Tensor]:
+        return [
+            linear(x, weight),
+            linear(many, long),
+            linear(many[:1], pack(long)),
+            linear(many[:1], long),
+            gathered_attention(q, keys, index, sink, 0.1),
+            experts(x, ids, None, bank, 10.0, quantize_input=True),
+        ]
+
     with instructions(sets[-1]):
-        expected = [linear(x, weight), experts(x, ids, None, bank, 10.0, quantize_input=True)]
+        expected = compute_all()
     wrong, done = [], threading.Event()
 
     def compute() -> None:
-        for _ in range(40):
-            got = [linear(x, weight), experts(x, ids, None, bank, 10.0, quantize_input=True)]
+        for _ in range(10):
+            got = compute_all()
             for one, other in zip(got, expected, strict=True):
                 if not torch.allclose(one, other, rtol=0.05, atol=0.05 * float(other.abs().max())):
                     wrong.append(one)

@@ -164,6 +164,18 @@ def test_hostile_values_give_the_same_values_on_equal_instruction_sets(
             assert_same_values(case.run(), first)
 
 
+def test_large_values_under_a_sink_that_outweighs_them(device: str, equal_sets: tuple[str, ...]) -> None:
+    """The denominator is near the largest number, so its reciprocal is none that bfloat16 arithmetic keeps."""
+    keys = torch.full((1, 32), 1e38, dtype=torch.bfloat16)
+    q, index = torch.zeros(1, 1, 32, dtype=torch.bfloat16), int32(0)[None]
+    for sink in (87.0, 87.5, 88.0, 88.7):
+        expected = float(keys[0, 0]) / math.exp(sink)
+        for name in equal_sets:
+            with instructions(name):
+                out = gathered_attention(q, keys, index, torch.tensor([sink]), 1.0)
+            assert float(out[0, 0, 0]) == pytest.approx(expected, rel=2.0**-8)
+
+
 def test_every_scale_of_a_record_is_decoded_alike(device: str) -> None:
     """Powers and E4M3 scales of every byte, NaN, and scales at which values leave the range of normal numbers."""
     dim, count = 64, 256

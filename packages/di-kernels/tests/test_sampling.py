@@ -375,6 +375,24 @@ def test_top_k_and_top_p_look_at_the_same_distribution() -> None:
     assert support(logits, top_k=0) == {0, 1, 2, 3}
 
 
+def test_a_cut_far_below_the_most_probable_column() -> None:
+    """Columns within a distance of 8 are counted first; here there is one, and the others have as much mass."""
+    rows, far = 64, 20_000
+    logits = -8.0 - 6.0 * torch.rand(rows, far, generator=torch.Generator().manual_seed(1))
+    logits[:, 77] = 0
+    settings = {
+        "temperature": torch.ones(rows, dtype=torch.float64),
+        "top_k": torch.tensor([-1, 12, 500, 9000]).repeat(16),
+        "top_p": torch.tensor([0.6, 0.9, 0.999, 1.0], dtype=torch.float64).repeat_interleave(16),
+        "min_p": torch.zeros(rows, dtype=torch.float64),
+        "seeds": torch.arange(rows),
+        "positions": torch.zeros(rows, dtype=torch.int64),
+    }
+    drawn = ops.sample(logits, **settings)
+    assert torch.equal(drawn, reference.sample(logits, **settings))
+    assert int((logits.gather(1, drawn[:, None]) < -8).sum()) > 10
+
+
 def test_min_p_is_relative_to_the_most_probable_column() -> None:
     logits = [math.log(p) for p in (0.5, 0.26, 0.24)]
     assert support(logits, min_p=0.5) == {0, 1}

@@ -10,7 +10,9 @@ using namespace simd::amx;
 using namespace ::di::amx;
 
 constexpr int64_t kStepWords = 16;  // of a dot of two tiles
-constexpr int64_t kStepKeys = 2 * kStepWords;
+constexpr int64_t kStepKeys = 32;   // of two tiles in a score, and of kStepWords words of values
+static_assert(kStepKeys == 2 * kTileRows && kStepKeys == 2 * kStepWords && kPiece % kStepKeys == 0);
+static_assert(kHeads == 2 * kTileRows && kTile % 32 == 0);
 constexpr int64_t kHeadBytes = 4 * kHeads, kValueBytes = 4 * kTile;
 
 // kStepKeys keys and kHeads heads.
@@ -55,7 +57,7 @@ void score(const uint32_t* q, int64_t lanes, const uint32_t* keys, int64_t words
 void fold(const float* logits, int64_t lanes, int64_t count, float* maximum, float* denominator,
           float* rescale, uint32_t* weights) {
   avx512bf16::table.b16.fold(logits, lanes, count, maximum, denominator, rescale, weights);
-  const int64_t written = (count + 3) / 4 * 2, padded = (count + kStepKeys - 1) / kStepKeys * kStepWords;
+  const int64_t written = (count + 1) / 2, padded = (count + kStepKeys - 1) / kStepKeys * kStepWords;
   std::memset(weights + written * lanes, 0, static_cast<size_t>((padded - written) * lanes) * 4);
   for (int64_t w = 0; w < padded; w += kStepWords) {
     for (int64_t h = 0; h < lanes; h += 16) {
@@ -124,7 +126,7 @@ void accumulate(const uint32_t* weights, int64_t, int64_t lanes, const uint32_t*
 constexpr Loops<float> kFloat = {
     .decode_fp8 = nullptr,
     .decode_fp4 = nullptr,
-    .step_keys = 8,
+    .step_keys = kKeys,
     .step_words = 1,
     .load_queries = [](auto... a) { avx512bf16::table.f32.load_queries(a...); },
     .score = [](auto... a) { avx512bf16::table.f32.score(a...); },

@@ -43,10 +43,10 @@ DI_INLINE void dot_heads(const uint32_t* first, const uint32_t* second, int64_t 
 }
 
 // Nearest bfloat16 numbers of two vectors: those at even and at odd places of both behind each other.
-struct Halves {
+struct RoundedPair {
   f32x16 even, odd;
 
-  DI_INLINE Halves rounded(f32x16 low, f32x16 high) {
+  DI_INLINE RoundedPair rounded(f32x16 low, f32x16 high) {
     const auto both = (u32x16)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
     return {floats(both << 16), floats(both & 0xffff0000u)};
   }
@@ -57,8 +57,8 @@ class Sums {
  public:
   // One head: relu(dot) * weight is added; dot and product are rounded.
   [[gnu::always_inline]] void add(f32x16 low, f32x16 high, float weight) {
-    const Halves dots = Halves::rounded(rectified(low), rectified(high));
-    const Halves products = Halves::rounded(dots.even * weight, dots.odd * weight);
+    const RoundedPair dots = RoundedPair::rounded(rectified(low), rectified(high));
+    const RoundedPair products = RoundedPair::rounded(dots.even * weight, dots.odd * weight);
     even_ += products.even;
     odd_ += products.odd;
   }

@@ -223,7 +223,7 @@ DI_INLINE void of_format(WeightFormat format, const Body& body) {
 template <bool kStored>
 void product_of(WeightFormat format, const Codes* groups, int64_t count, int64_t row_bytes, int64_t blocks,
                 const uint16_t* x, int64_t x_rows, int64_t rows, float* totals) {
-  if (rows == 0) return;
+  if (rows == 0 || blocks == 0) return;
   of_format(format, [&]<WeightFormat F>() {
     if (kStored || rows <= kFewRows) {
       return add_groups<F, kStored, false>(groups, count, row_bytes, blocks, x, x_rows, rows, totals);

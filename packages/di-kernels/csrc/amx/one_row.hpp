@@ -63,7 +63,7 @@ OneRow widen_row(const uint16_t* x, int64_t blocks, float* room) {
 }
 
 // Sums of one block.
-struct Halves {
+struct BlockSum {
   f32x16 even{}, odd{};
 
   [[gnu::always_inline]] void add(f32x16 even_weight, f32x16 odd_weight, const float* x) {
@@ -80,7 +80,7 @@ struct Halves {
 template <WeightFormat F, bool kStored>
 DI_INLINE f32x16 scaled_block(const Words<F, kStored>& words, const uint8_t* scales, const uint8_t* ask,
                               const float* x) {
-  Halves sum;
+  BlockSum sum;
 #pragma GCC unroll 16
   for (int w = 0; w < words_of_block(F); ++w) {
     const u32x16 word = words.at(w);
@@ -102,7 +102,7 @@ template <bool kStored>
                                             const float* x) {
   alignas(64) uint8_t tile[kTileBytes];
   decode_mxfp4_of_any_scale(words, scales, tile);
-  Halves sum;
+  BlockSum sum;
   for (int p = 0; p < 16; ++p) sum.add_pair(load<u32x16>(tile + 64 * p), x + 2 * p);
   return sum.even + sum.odd;
 }
@@ -123,7 +123,7 @@ DI_INLINE f32x16 unscaled_block(const Words<WeightFormat::mxfp4, kStored>& words
   const auto value = [&](u32x16 code) __attribute__((always_inline)) {  // of the low four bits
     return (f32x16)_mm512_permutexvar_ps((__m512i)code, (__m512)floats(values));
   };
-  Halves sum;
+  BlockSum sum;
 #pragma GCC unroll 4
   for (int w = 0; w < 4; ++w) {
     const u32x16 word = words.at(w);

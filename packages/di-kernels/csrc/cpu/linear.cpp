@@ -87,8 +87,9 @@ void multiply_in_place(const Table& simd, const Weight& weight, int64_t group, i
   } else {
     for (int64_t i = 0; i < ask.count; i += 64) __builtin_prefetch(ask.first + i);
     const Codes stored{codes, scales, next, 0};
-    if (row != nullptr)
+    if (row != nullptr) {
       return simd.one_stored_row(weight.format, stored, weight.row_bytes, blocks, *row, totals);
+    }
     simd.few_stored(weight.format, stored, weight.row_bytes, blocks, static_cast<const uint16_t*>(x.data),
                     x.rows, x.rows, totals);
   }
@@ -147,7 +148,7 @@ int64_t blocks_at_once(const Table& simd, int64_t k, int64_t rows, bool wide) {
 }
 
 // Of the `count` blocks of inputs from `begin` on, behind the last of which the first ones follow, the share
-// that is asked for while the groups from `group` on are computed.
+// that may be asked for while the groups from `group` on are computed.
 Inputs later_inputs(const BlockedRows& x, int64_t blocks, int64_t begin, int64_t count, int64_t group,
                     int64_t groups) {
   if (count >= blocks) return {nullptr, 0};  // are met again at once

@@ -7,6 +7,7 @@
 #include "cpu/formats.hpp"
 #include "cpu/linear.hpp"
 #include "parallel.hpp"
+#include "simd/linear.hpp"
 #include "simd/moe.hpp"
 
 namespace di {
@@ -146,6 +147,7 @@ class ExpertPass {
 
  private:
   static constexpr int64_t kTileGroups = kBlock / kGroupRows;
+  static_assert(kTileGroups == linear_simd::kTileGroups);  // of which groups_at_once() tells
 
   static int64_t run_of(const Weight& weight, const BlockedRows& x) {
     return groups_at_once(weight, x) / kTileGroups;

@@ -17,8 +17,7 @@ constexpr int kScoreKeys = 8, kScoreVectors = 2, kSumHeads = 4, kSumVectors = 4;
 #else
 constexpr int kScoreKeys = 4, kScoreVectors = 2, kSumHeads = 4, kSumVectors = 2;
 #endif
-constexpr int64_t kKeys = 8;
-static_assert(kPiece % kKeys == 0 && kKeys % kScoreKeys == 0 && kHeads % (kWidth * kScoreVectors) == 0);
+static_assert(kKeys % kScoreKeys == 0 && kHeads % (kWidth * kScoreVectors) == 0);
 static_assert(kTile % (kWidth * kSumVectors) == 0);
 
 DI_INLINE float base_of(float maximum) { return maximum == -__builtin_inff() ? 0.0f : maximum; }
@@ -229,10 +228,10 @@ template <class T>
 void finish(const float* sum, const float* maximum, const float* denominator, const float* sink,
             int64_t heads, int64_t lanes, int64_t dim, T* out) {
   for (int64_t h = 0; h < heads; ++h) {
-    const float inverse = 1.0f / (denominator[h] + exp(sink[h] - base_of(maximum[h])));
+    const float total = denominator[h] + exp(sink[h] - base_of(maximum[h]));
     by_16(dim, [&](int64_t d, auto elements) __attribute__((always_inline)) {
       const float* part = sum + (d / kTile * lanes + h) * kTile + d % kTile;
-      store_row(out + h * dim + d, load<f32x16>(part) * inverse, elements);
+      store_row(out + h * dim + d, load<f32x16>(part) / total, elements);
     });
   }
 }

@@ -17,6 +17,8 @@ namespace di::attention_simd {
 constexpr int64_t kPiece = 64;  // keys of a piece
 constexpr int64_t kHeads = 32;  // heads whose queries stay in the first-level cache
 constexpr int64_t kTile = 64;   // elements of the value that stay there while all heads pass
+constexpr int64_t kKeys = 8;    // keys are padded to a multiple of this number, or of another one
+static_assert(kPiece % kKeys == 0);
 
 template <class T>
 using Word = std::conditional_t<std::is_same_v<T, bf16>, uint32_t, float>;
@@ -39,8 +41,9 @@ struct Loops {
   void (*score)(const Word<T>* q, int64_t lanes, const Word<T>* keys, int64_t words, int64_t key_stride,
                 int64_t count, float scale, float* logits);
   // The step of the running softmax of all lanes: moves maximum and denominator, which are summed key by key,
-  // and gives the factor of earlier sums. weights holds what the values are multiplied with, exp(logit -
-  // maximum), rounded to T, in an order that is accumulate's.
+  // and gives the factor of earlier sums. Logits are read up to a multiple of 4 keys. weights[w][lane] holds
+  // what word w of the values is multiplied with, exp(logit - maximum), rounded to T; on amx a square of 16
+  // words and 16 lanes lies there transposed, and what is behind the keys up to step_keys is zero.
   void (*fold)(const float* logits, int64_t lanes, int64_t count, float* maximum, float* denominator,
                float* rescale, Word<T>* weights);
   // kPerWord keys, `stride` apart, as a word of values [tiles, kPiece / kPerWord, kTile]: the same element of

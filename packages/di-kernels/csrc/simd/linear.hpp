@@ -18,7 +18,8 @@ struct Inputs {
 };
 
 // Blocks of a group: its codes and scale bytes, packed or as stored, and what the thread reads behind them.
-// Bytes `ahead` of those that are computed with are asked for; with the first of groups, some of `later` too.
+// Bytes `ahead` of those that are computed with are asked for; with the first of groups `later` too, as much
+// of it as there are steps for.
 struct Codes {
   const uint8_t *codes, *scales, *next;
   int64_t ahead;

@@ -9,8 +9,8 @@ and it makes the pieces of a row depend on nothing but the row.
 Sums have one order. With a bfloat16 query a logit is one float32 sum over pairs of neighbouring elements, from the
 first pair to the last; the output is the sum so far, rescaled, to which pairs of neighbouring keys of the piece are
 added. The second of a pair comes first, each by a fused multiply-add that flushes subnormals (what VDPBF16PS does).
-With a float32 query every element, or key, is a fused multiply-add of its own, in order. The denominator is summed key
-by key.
+On amx the even elements of 32, or the even keys, are added up apart from the odd ones, then both, 32 after 32. With a
+float32 query every element, or key, is a fused multiply-add of its own, in order. The denominator is summed key by key.
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ def index_scores(
     bfloat16 weight and rounded, the heads summed in float32 in order, the sum rounded. float32 ``q``: no rounding.
 
     A dot of bfloat16 is one float32 sum over pairs of elements ``(8 o + s, 8 o + s + 4)``, ``s = 0..3``, octet after
-    octet: the second of a pair is added first, each by a fused multiply-add that flushes subnormals. A dot of float32
+    octet: the second of a pair is added first, each by a fused multiply-add that flushes subnormals. On amx the first
+    ones of the pairs of 32 elements are added up apart from the second ones, then both, 32 after 32. A dot of float32
     takes one fused multiply-add an element, in order.
 
     Args:
