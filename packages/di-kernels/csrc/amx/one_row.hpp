@@ -1,6 +1,6 @@
-// One row of inputs and packed groups, in vectors: a tile of one row takes as long to load as one of sixteen,
-// and what is decoded into it must pass through memory. The bits are those of tiles. Only for sources of
-// csrc/amx.
+// One row of inputs and groups, packed or as stored, in vectors: a tile of weights takes as long to load for
+// one row as for sixteen, and what is decoded into it must pass through memory. The bits are those of tiles.
+// Only for sources of csrc/amx.
 //
 // Even and odd inputs of a block are added up from zero, each in order by multiply-adds, then both sums, and
 // that to the total. MXFP4 stays without its scale until then: a power of two changes no bit of what it
@@ -118,8 +118,8 @@ DI_INLINE u32x16 e2m1_values() {
 template <bool kStored>
 DI_INLINE f32x16 unscaled_block(const Words<WeightFormat::mxfp4, kStored>& words, const uint8_t* ask,
                                 const float* x, u32x16 values) {
-  constexpr int kPair = kStored ? 8 : 4,
-                kOdd = kStored ? 4 : 16;  // bits to the next pair, and to its odd code
+  // Bits to the next pair, and to its odd code.
+  constexpr int kPair = kStored ? 8 : 4, kOdd = kStored ? 4 : 16;
   const auto value = [&](u32x16 code) __attribute__((always_inline)) {  // of the low four bits
     return (f32x16)_mm512_permutexvar_ps((__m512i)code, (__m512)floats(values));
   };

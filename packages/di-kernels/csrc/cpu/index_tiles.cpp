@@ -20,7 +20,6 @@ void put_query(const bf16* q, int64_t dim, uint32_t* out) {
       out[4 * o + s] = q[8 * o + s].bits | uint32_t{q[8 * o + s + 4].bits} << 16;
     }
   }
-  if (whole * 8 == dim) return;
   for (int64_t d = 8 * whole; d < dim; ++d) out[4 * whole + d % 4] |= uint32_t{q[d].bits} << (d % 8 / 4 * 16);
 }
 
