@@ -5,22 +5,29 @@
 namespace di::ceilings_simd::amx {
 namespace {
 
-constexpr int64_t kSums = 4, kDots = 16;  // sums that do not wait for each other; dots of one iteration
+constexpr int64_t kDots = 16;  // of one iteration
 
+// Two tiles of rows and two of columns meet, which eight registers allow: four loads for four dots. The
+// processor runs a fifth slower for loads of numbers that are not zero, which no product does without.
 float dot_bf16(int64_t iterations) {
   using namespace ::di::amx;
-  alignas(64) uint8_t tile[kTileBytes] = {};
+  alignas(64) uint16_t tile[kTileBytes / 2];
+  for (uint16_t& half : tile) half = 0x3f00;  // the bfloat16 number 0.5
   const Tiles tiles(kTileRows);
-  load_tile<4>(tile);
-  load_tile<5>(tile);
-  load_tile<6>(tile);
-  load_tile<7>(tile);
+  zero_tile<0>();
+  zero_tile<1>();
+  zero_tile<2>();
+  zero_tile<3>();
   for (int64_t i = 0; i < iterations; ++i) {
 #pragma GCC unroll 4
-    for (int64_t j = 0; j < kDots / kSums; ++j) {
+    for (int64_t j = 0; j < kDots / 4; ++j) {
+      load_tile<4>(tile);
+      load_tile<6>(tile);
       dot_tiles<0, 4, 6>();
-      dot_tiles<1, 4, 7>();
+      load_tile<5>(tile);
       dot_tiles<2, 5, 6>();
+      load_tile<7>(tile);
+      dot_tiles<1, 4, 7>();
       dot_tiles<3, 5, 7>();
     }
   }

@@ -76,15 +76,15 @@ struct BlockSum {
   }
 };
 
-// A block whose scales are in its weights.
-template <WeightFormat F, bool kStored>
-DI_INLINE f32x16 scaled_block(const Words<F, kStored>& words, const uint8_t* scales, const uint8_t* ask,
+// A block whose scales are in its weights; ask(w) asks for what comes later.
+template <WeightFormat F, bool kStored, class Ask>
+DI_INLINE f32x16 scaled_block(const Words<F, kStored>& words, const uint8_t* scales, const Ask& ask,
                               const float* x) {
   BlockSum sum;
 #pragma GCC unroll 16
   for (int w = 0; w < words_of_block(F); ++w) {
     const u32x16 word = words.at(w);
-    ask_line<true>(ask + 64 * w);
+    ask(w);
     if constexpr (F == WeightFormat::fp8) {
       u32x16 pair[2];
       decode_e4m3(kStored ? split_halves<F>(word) : word, kScaledE4m3.of_scale[*scales], pair);
@@ -115,8 +115,8 @@ DI_INLINE u32x16 e2m1_values() {
 }
 
 // A block without its scales.
-template <bool kStored>
-DI_INLINE f32x16 unscaled_block(const Words<WeightFormat::mxfp4, kStored>& words, const uint8_t* ask,
+template <bool kStored, class Ask>
+DI_INLINE f32x16 unscaled_block(const Words<WeightFormat::mxfp4, kStored>& words, const Ask& ask,
                                 const float* x, u32x16 values) {
   // Bits to the next pair, and to its odd code.
   constexpr int kPair = kStored ? 8 : 4, kOdd = kStored ? 4 : 16;
@@ -127,7 +127,7 @@ DI_INLINE f32x16 unscaled_block(const Words<WeightFormat::mxfp4, kStored>& words
 #pragma GCC unroll 4
   for (int w = 0; w < 4; ++w) {
     const u32x16 word = words.at(w);
-    ask_line<true>(ask + 64 * w);
+    ask(w);
 #pragma GCC unroll 4
     for (int p = 0; p < 4; ++p) {
       sum.add(value(word >> (kPair * p)), value(word >> (kPair * p + kOdd)), x + 8 * w + 2 * p);
@@ -148,7 +148,7 @@ DI_INLINE bool lie_within(const uint8_t* scales, int64_t n, const OneRow& row) {
   return all;
 }
 
-// total[16] += the row . one group, whose block b has the words words(b); ask(b) is asked for meanwhile.
+// total[16] += the row . one group, whose block b has the words words(b); ask(b) is called for each of them.
 template <WeightFormat F, class WordsOf, class Ask>
 DI_INLINE void add_group(const WordsOf& words, const uint8_t* scales, int64_t blocks, const Ask& ask,
                          const OneRow& row, float* total) {
@@ -181,8 +181,10 @@ void add_packed(const uint8_t* group, int64_t groups, int64_t blocks, const OneR
     const auto words = [=](int64_t b) __attribute__((always_inline)) {
       return Words<F, false>{codes + b * block_bytes(F)};
     };
-    const auto ask = [=](int64_t b)
-                         __attribute__((always_inline)) { return codes + b * block_bytes(F) + kAheadOfRow; };
+    const auto ask = [=](int64_t b) __attribute__((always_inline)) {
+      const uint8_t* const later = codes + b * block_bytes(F) + kAheadOfRow;
+      return [=](int w) __attribute__((always_inline)) { ask_line<true>(later + 64 * w); };
+    };
     add_group<F>(words, group, blocks, ask, row, totals);
   }
 }
@@ -192,7 +194,8 @@ void add_stored(const Codes& group, int64_t row_bytes, int64_t blocks, const One
   const auto words = [=](int64_t b) __attribute__((always_inline)) {
     return Words<F, true>(group.codes + b * 4 * words_of_block(F), row_bytes);
   };
-  const auto ask = [=](int64_t b) __attribute__((always_inline)) { return group.next + b * block_bytes(F); };
+  const auto ask = [=](int64_t b)
+                       __attribute__((always_inline)) { return ask_stored<F>(group, row_bytes, b); };
   add_group<F>(words, group.scales, blocks, ask, row, totals);
 }
 

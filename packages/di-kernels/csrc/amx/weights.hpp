@@ -8,6 +8,7 @@
 
 #include "amx/tiles.hpp"
 #include "simd/decode.hpp"
+#include "simd/linear.hpp"
 #include "simd/raised_e2m1.hpp"
 
 namespace di::amx {
@@ -16,8 +17,7 @@ namespace {
 using namespace simd::amx;
 
 // Asks for a line here and not sooner: gcc would ask for those of a block at once, which are more than the
-// processor can wait for. Few rows gain 5 % in FP8 from lines in the first cache, which many rows have no
-// room for in it.
+// processor can wait for. It is near where it comes to the first cache, and to the second one otherwise.
 template <bool kNear>
 DI_INLINE void ask_line(const uint8_t* p) {
   if constexpr (kNear) {
@@ -25,6 +25,20 @@ DI_INLINE void ask_line(const uint8_t* p) {
   } else {
     asm volatile("prefetcht1 %0" : : "m"(*p));
   }
+}
+
+// Asks for lines while block b of a group as stored is computed with, `w` counts its words: those of the next
+// group come to the second cache in the order in which they lie in memory, the next ones of this group's rows
+// from there to the first. A line that waits for memory holds a place that loads from the second cache need.
+template <WeightFormat F>
+DI_INLINE auto ask_stored(const linear_simd::Codes& group, int64_t row_bytes, int64_t b) {
+  constexpr int64_t kWords = words_of_block(F), kBlocks = 16 / kWords;  // of a line
+  const uint8_t* const later = group.next + b * block_bytes(F);
+  const uint8_t* const soon = group.codes + b % kBlocks * kWords * row_bytes + (b / kBlocks + 1) * 64;
+  return [=](int w) __attribute__((always_inline)) {
+    ask_line<false>(later + 64 * w);
+    ask_line<true>(soon + w * row_bytes);
+  };
 }
 
 // The words of a block, one of every row in each.
@@ -81,9 +95,9 @@ template <bool kStored>
   }
 }
 
-template <bool kNear, bool kStored>
+template <bool kStored, class Ask>
 DI_INLINE void decode_block(const Words<WeightFormat::mxfp4, kStored>& words, const uint8_t* scales,
-                            const uint8_t* ask, uint8_t* tile) {
+                            const Ask& ask, uint8_t* tile) {
   const u32x16 byte = (u32x16)_mm512_maskz_cvtepu8_epi32(0xffff, (__m128i)load<u8x16>(scales));
   if (!keep_e2m1_normal(byte)) return decode_mxfp4_of_any_scale(words, scales, tile);
   const __m512i lowered = lowered_by(byte);
@@ -93,7 +107,7 @@ DI_INLINE void decode_block(const Words<WeightFormat::mxfp4, kStored>& words, co
 #pragma GCC unroll 4
   for (int w = 0; w < 4; ++w) {
     const auto word = (__m512i)words.at(w);
-    ask_line<kNear>(ask + 64 * w);
+    ask(w);
     place(4 * w, codes_to_low_ends<kStored, 0>(word));
     place(4 * w + 1, codes_to_low_ends<kStored, 1>(word));
     place(4 * w + 2, codes_to_low_ends<kStored, 2>(word));
@@ -122,14 +136,14 @@ constexpr ScaledE4m3 scaled_e4m3() {
 }
 constexpr ScaledE4m3 kScaledE4m3 = scaled_e4m3();
 
-template <bool kNear, bool kStored>
+template <bool kStored, class Ask>
 DI_INLINE void decode_block(const Words<WeightFormat::fp8, kStored>& words, const uint8_t* scales,
-                            const uint8_t* ask, uint8_t* tile) {
+                            const Ask& ask, uint8_t* tile) {
   const E4m3Bytes& table = kScaledE4m3.of_scale[*scales];
 #pragma GCC unroll 8
   for (int w = 0; w < 8; ++w) {
     u32x16 pair[2];
-    ask_line<kNear>(ask + 64 * w);
+    ask(w);
     decode_e4m3(kStored ? split_halves<WeightFormat::fp8>(words.at(w)) : words.at(w), table, pair);
     store(tile + 128 * w, pair[0]);
     store(tile + 128 * w + 64, pair[1]);
@@ -137,12 +151,12 @@ DI_INLINE void decode_block(const Words<WeightFormat::fp8, kStored>& words, cons
 }
 
 // A packed one is a tile as it lies.
-template <bool kNear, bool kStored>
+template <bool kStored, class Ask>
 DI_INLINE void decode_block(const Words<WeightFormat::bfloat16, kStored>& words, const uint8_t*,
-                            const uint8_t* ask, uint8_t* tile) {
+                            const Ask& ask, uint8_t* tile) {
 #pragma GCC unroll 16
   for (int w = 0; w < 16; ++w) {
-    ask_line<kNear>(ask + 64 * w);
+    ask(w);
     if constexpr (kStored) store(tile + 64 * w, words.at(w));
   }
 }

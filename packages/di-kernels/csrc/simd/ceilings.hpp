@@ -1,5 +1,5 @@
-// What the machine can do at most, for benchmarks to compare with: a plain read of memory, and loops in
-// registers of the two instructions that kernels compute with.
+// What the machine can do at most, for benchmarks to compare with: a plain read of memory, and loops of
+// the two instructions that kernels compute with, on numbers in registers, of tiles in the first cache.
 #pragma once
 
 #include <cstdint>

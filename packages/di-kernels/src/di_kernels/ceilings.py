@@ -36,7 +36,7 @@ class MemoryRead:
 
 
 def dot_peak(iterations: int) -> int:
-    """Run the bfloat16 dot, as the kernels use it, in registers on every thread.
+    """Run the bfloat16 dot, as the kernels use it, in registers on every thread; of tiles from the first cache (amx).
 
     Returns:
         Floating-point operations that were done (a multiplication and an addition are two), of all threads.
