@@ -14,6 +14,8 @@
 #include <xmmintrin.h>
 #endif
 
+#include "tile_state.hpp"
+
 namespace di {
 
 constexpr int64_t kWorkPerThread = 1 << 19;  // some 5 us of work: waking a thread costs about as much
@@ -116,6 +118,7 @@ void parallel_for(int64_t n, int64_t cost, const Body& body) {
   const int64_t parts = parts_worth(n, cost);
   const auto run = [&](int64_t part) {
     const DefaultArithmetic arithmetic;
+    const TilesUntilHere tiles;
     place_thread(part);
     body(n * part / parts, n * (part + 1) / parts);
   };

@@ -7,14 +7,14 @@ import threading
 import numpy as np
 import pytest
 import torch
-from di_kernels import equal_instruction_sets, instruction_sets, set_instruction_set
+from di_kernels import _native, equal_instruction_sets, instruction_sets, set_instruction_set
 from di_kernels.ops.attention import gathered_attention
 from di_kernels.ops.formats import EntryFormat, decode, encode, round_trip
 from di_kernels.ops.indexer import IndexPages, index_scores
 from di_kernels.ops.linear import LinearWeight, WeightFormat, linear
 from di_kernels.ops.moe import ExpertWeights, experts
 from di_kernels.packing import pack
-from di_kernels.testing import Hostile, assert_same_bits, hostile, instructions, random_weight
+from di_kernels.testing import Hostile, assert_same_bits, hostile, instructions, random_weight, threads
 from torch import Tensor
 
 needs_amx = pytest.mark.skipif("amx" not in instruction_sets(), reason="this machine has no AMX")
@@ -99,6 +99,18 @@ def test_a_row_alone_has_the_bits_it_has_beside_another(largest: int) -> None:
                 together = linear(x, layout, out_dtype=torch.float32)
                 alone = [linear(x[i : i + 1], layout, out_dtype=torch.float32) for i in range(len(x))]
                 assert_same_bits(torch.cat(alone), together)
+
+
+@needs_amx
+@pytest.mark.parametrize("count", [1, 2])
+def test_no_thread_keeps_its_tiles(count: int) -> None:
+    """They would be saved and loaded whenever the system switches to another thread."""
+    weight = random_weight(WeightFormat.MXFP4, 64, 4096)
+    x = hostile(Hostile.NORMAL, 40, 4096, dtype=torch.bfloat16)
+    with instructions("amx"), threads(count):
+        for rows in (3, 40, 16):
+            linear(x[:rows], weight)
+            assert _native.tiles_in_use() == 0
 
 
 @needs_amx

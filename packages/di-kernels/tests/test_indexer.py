@@ -311,6 +311,16 @@ def test_unused_blocks_and_table_columns_are_not_read(device: str) -> None:
     assert_same_bits(index_scores(q, weights, poisoned, visible, None), expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_no_heads_score_zero(device: str, dtype: torch.dtype, equal_sets: tuple[str, ...]) -> None:
+    q, weights, pages, visible = case(Hostile.NORMAL, dtype)
+    expected = reference.index_scores(q[:, :0], weights[:, :0], pages, visible, None)
+    for name in equal_sets:
+        with instructions(name):
+            actual = index_scores(q[:, :0], weights[:, :0], pages, visible, None)
+        assert_same_bits(actual.cpu(), expected)
+
+
 def test_no_rows_and_nothing_visible(device: str) -> None:
     q, weights, pages, _ = case(Hostile.NORMAL, torch.float32)
     nobody = dataclasses.replace(pages, sequence=int32())

@@ -41,12 +41,10 @@ DI_INLINE void score_keys(const uint32_t* q, const uint32_t* keys, int64_t words
 
 void score(const uint32_t* q, int64_t lanes, const uint32_t* keys, int64_t words, int64_t key_stride,
            int64_t count, float scale, float* logits) {
-  {
-    const Tiles tiles(kTileRows);
-    for (int64_t i = 0; i < count; i += kStepKeys) {
-      for (int64_t h = 0; h < lanes; h += kHeads) {
-        score_keys(q + h * words, keys + i * key_stride, words, key_stride, logits + i * lanes + h, lanes);
-      }
+  configure_tiles(kTileRows);
+  for (int64_t i = 0; i < count; i += kStepKeys) {
+    for (int64_t h = 0; h < lanes; h += kHeads) {
+      score_keys(q + h * words, keys + i * key_stride, words, key_stride, logits + i * lanes + h, lanes);
     }
   }
   for (int64_t i = 0; i < count * lanes; i += 16) store(logits + i, load<f32x16>(logits + i) * scale);
@@ -109,7 +107,7 @@ DI_INLINE void sum_heads(const uint32_t* weights, int64_t lanes, const uint32_t*
 
 void accumulate(const uint32_t* weights, int64_t, int64_t lanes, const uint32_t* values, int64_t tiles,
                 int64_t count, const float* rescale, float* sum) {
-  const Tiles configured(kTileRows);
+  configure_tiles(kTileRows);
   const int64_t words = (count + 1) / 2;
   for (int64_t t = 0; t < tiles; ++t) {
     for (int64_t h = 0; h < lanes; h += kHeads) {

@@ -13,7 +13,7 @@ float dot_bf16(int64_t iterations) {
   using namespace ::di::amx;
   alignas(64) uint16_t tile[kTileBytes / 2];
   for (uint16_t& half : tile) half = 0x3f00;  // the bfloat16 number 0.5
-  const Tiles tiles(kTileRows);
+  configure_tiles(kTileRows);
   zero_tile<0>();
   zero_tile<1>();
   zero_tile<2>();

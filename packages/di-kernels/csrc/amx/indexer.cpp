@@ -1,5 +1,6 @@
 #include "simd/indexer.hpp"
 
+#include "amx/ask_line.hpp"
 #include "amx/tiles.hpp"
 #include "simd/simd.hpp"
 
@@ -12,34 +13,29 @@ using namespace ::di::amx;
 constexpr int64_t kMeeting = 32;  // columns that meet some heads in tiles
 constexpr int64_t kColumnBytes = 4 * kColumns;
 
-// Dots of the heads of one tile or two with kMeeting columns, 16 of them behind each other.
+// Dots of a tile of heads with kMeeting columns, 16 of them behind each other.
 struct Dots {
-  alignas(64) float of[2][kMeeting / 16][kTileRows][16];
+  alignas(64) float of[kMeeting / 16][kTileRows][16];
 };
 
-template <int R>
-DI_INLINE void dot_heads(const uint32_t* first, const uint32_t* second, int64_t pairs, const uint32_t* tile,
-                         Dots& dots) {
-  zero_tile<0>();
-  zero_tile<1>();
-  if constexpr (R > 1) zero_tile<2>();
-  if constexpr (R > 1) zero_tile<3>();
+// Begins them in the tiles Sum and Sum + 1.
+template <int Sum>
+DI_INLINE void begin_dots(const uint32_t* q, int64_t pairs, const uint32_t* tile) {
+  zero_tile<Sum>();
+  zero_tile<Sum + 1>();
   for (int64_t p = 0; p < pairs; p += kPairs) {
+    load_tile<4>(q + p, 4 * pairs);
     load_tile<6>(tile + p * kColumns, kColumnBytes);
+    dot_tiles<Sum, 4, 6>();
     load_tile<7>(tile + p * kColumns + 16, kColumnBytes);
-    load_tile<4>(first + p, 4 * pairs);
-    dot_tiles<0, 4, 6>();
-    dot_tiles<1, 4, 7>();
-    if constexpr (R > 1) {
-      load_tile<5>(second + p, 4 * pairs);
-      dot_tiles<2, 5, 6>();
-      dot_tiles<3, 5, 7>();
-    }
+    dot_tiles<Sum + 1, 4, 7>();
   }
-  store_tile<0>(dots.of[0][0]);
-  store_tile<1>(dots.of[0][1]);
-  if constexpr (R > 1) store_tile<2>(dots.of[1][0]);
-  if constexpr (R > 1) store_tile<3>(dots.of[1][1]);
+}
+
+template <int Sum>
+DI_INLINE void end_dots(Dots& dots) {
+  store_tile<Sum>(dots.of[0]);
+  store_tile<Sum + 1>(dots.of[1]);
 }
 
 // Nearest bfloat16 numbers of two vectors: those at even and at odd places of both behind each other.
@@ -85,29 +81,63 @@ void decode_mxfp4(const uint8_t* const* codes, const uint8_t* const* scales, int
   avx512bf16::table.decode_mxfp4(codes, scales, dim, tile);
 }
 
-void scores_bf16(const uint32_t* q, const float* weights, int64_t heads, int64_t pairs, const uint32_t* tile,
-                 float* out) {
-  const int64_t rows = heads < kTileRows ? heads : kTileRows;
-  const Tiles tiles(rows);
-  Dots dots;
-  for (int64_t c = 0; c < kColumns; c += kMeeting) {
-    Sums sums;
-    for (int64_t h = 0; h < heads; h += 2 * rows) {
-      // Tiles of the last heads begin with some that were added before.
-      const int64_t last = heads - rows, first = h < last ? h : last;
-      const int64_t second = h + rows < last ? h + rows : last;
-      if (h + rows < heads) {
-        dot_heads<2>(q + first * pairs, q + second * pairs, pairs, tile + c, dots);
-      } else {
-        dot_heads<1>(q + first * pairs, nullptr, pairs, tile + c, dots);
-      }
-      for (int64_t i = h; i < h + 2 * rows && i < heads; ++i) {
-        const auto& [low, high] = dots.of[i >= h + rows];
-        const int64_t row = i - (i < h + rows ? first : second);
-        sums.add(load<f32x16>(low[row]), load<f32x16>(high[row]), weights[i]);
-      }
+// Tiles of heads meet kMeeting columns, then the next ones. A tile of the last heads begins with some of
+// those before it, which are not added again.
+struct Meetings {
+  const uint32_t* q;
+  const float* weights;
+  int64_t heads, rows, pairs;
+  const uint32_t* tile;
+  LaterKeys later;
+  float* out;
+
+  [[gnu::always_inline]] int64_t head_tiles() const { return (heads + rows - 1) / rows; }
+  [[gnu::always_inline]] int64_t count() const { return head_tiles() * (kColumns / kMeeting); }
+  [[gnu::always_inline]] int64_t column(int64_t i) const { return i / head_tiles() * kMeeting; }
+  [[gnu::always_inline]] int64_t head(int64_t i) const { return i % head_tiles() * rows; }
+  [[gnu::always_inline]] int64_t first(int64_t i) const {
+    return head(i) < heads - rows ? head(i) : heads - rows;
+  }
+
+  template <int Sum>
+  [[gnu::always_inline]] void begin(int64_t i) const {
+    if (i < count()) begin_dots<Sum>(q + first(i) * pairs, pairs, tile + column(i));
+  }
+
+  template <int Sum>
+  [[gnu::always_inline]] void end(int64_t i, Dots& dots, Sums& sums) {
+    if (i >= count()) return;
+    end_dots<Sum>(dots);
+    const int64_t begin = first(i), end = begin + rows;
+    for (int64_t h = head(i); h < end; ++h) {
+      if (later.lines-- > 0) ask_line<false>(later.at);
+      later.at += 64;
+      sums.add(load<f32x16>(dots.of[0][h - begin]), load<f32x16>(dots.of[1][h - begin]), weights[h]);
     }
-    sums.put(out + c);
+    if (end < heads) return;
+    sums.put(out + column(i));
+    sums = Sums();
+  }
+};
+
+// The dots of a meeting are stored while those of the next one are computed.
+void scores_bf16(const uint32_t* q, const float* weights, int64_t heads, int64_t pairs, const uint32_t* tile,
+                 const LaterKeys& later, float* out) {
+  if (heads == 0) {
+    std::memset(out, 0, kColumns * sizeof(float));
+    return;
+  }
+  const int64_t rows = heads < kTileRows ? heads : kTileRows;
+  configure_tiles(rows);
+  Meetings meetings{q, weights, heads, rows, pairs, tile, later, out};
+  Dots dots[2];
+  Sums sums;
+  meetings.begin<0>(0);
+  for (int64_t i = 0; i < meetings.count(); i += 2) {
+    meetings.begin<2>(i + 1);
+    meetings.end<0>(i, dots[0], sums);
+    meetings.begin<0>(i + 2);
+    meetings.end<2>(i + 1, dots[1], sums);
   }
 }
 

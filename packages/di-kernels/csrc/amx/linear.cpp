@@ -48,8 +48,8 @@ struct Product {
   }
 
   // MXFP4 comes to the second cache, and from there to the first one soon before it is used (ask_stored tells
-  // why); FP8 and bfloat16 gain nothing from that, but 5 % from coming straight to the first one where few rows
-  // leave them room in it.
+  // why); FP8 and bfloat16 gain nothing from that, but 5 % from coming straight to the first one where few
+  // rows leave them room in it.
   [[gnu::always_inline]] auto ask_packed(const Codes& group, int64_t block) const {
     const int64_t offset = block * block_bytes(F), behind = offset + group.ahead - blocks * block_bytes(F);
     const uint8_t* const later = behind < 0 ? group.codes + offset + group.ahead : group.next + behind;
@@ -208,7 +208,7 @@ template <WeightFormat F, bool kStored, bool kMany>
 void add_groups(const Codes* groups, int64_t count, int64_t row_bytes, int64_t blocks, const uint16_t* x,
                 int64_t x_rows, int64_t rows, float* totals) {
   using P = Product<F, kStored, kMany>;
-  const Tiles tiles(rows < kTileRows ? rows : kTileRows);
+  configure_tiles(rows < kTileRows ? rows : kTileRows);
   alignas(64) uint8_t slots[kTileGroups][P::kSlots][kTileBytes];
   const P product{groups, row_bytes, blocks, x, x_rows, rows, totals, slots};
   if (kStored || count == 1) return add_product<1, kMany>(product);

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "tile_state.hpp"
+
 namespace di::amx {
 
 #define DI_TILE_INLINE [[gnu::always_inline]] static inline
@@ -13,26 +15,22 @@ namespace di::amx {
 constexpr int64_t kTileRows = 16, kTileRowBytes = 64, kTileBytes = kTileRows * kTileRowBytes;
 constexpr int64_t kTileDotFlops = 2 * 16 * 16 * 32;  // of one dot of whole tiles
 
-// The tiles of this thread for as long as it lives: 0 to 5 of so many rows, 6 and 7 whole. Without tiles a
-// thread is switched faster.
-class Tiles {
- public:
-  [[gnu::always_inline]] explicit Tiles(int64_t rows) {
-    struct {
-      uint8_t palette = 1, start_row = 0, reserved[14] = {};
-      uint16_t row_bytes[16] = {};
-      uint8_t rows[16] = {};
-    } shapes;  // as LDTILECFG reads them
-    for (int i = 0; i < 8; ++i) {
-      shapes.row_bytes[i] = kTileRowBytes;
-      shapes.rows[i] = static_cast<uint8_t>(i < 6 ? rows : kTileRows);
-    }
-    asm volatile("ldtilecfg %0" : : "m"(shapes));
+// Tiles 0 to 5 of this thread have so many rows from now on, 6 and 7 all. What is in them is lost where it
+// changes.
+DI_TILE_INLINE void configure_tiles(int64_t rows) {
+  if (tile_rows == rows) return;
+  struct {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t row_bytes[16] = {};
+    uint8_t rows[16] = {};
+  } shapes;  // as LDTILECFG reads them
+  for (int i = 0; i < 8; ++i) {
+    shapes.row_bytes[i] = kTileRowBytes;
+    shapes.rows[i] = static_cast<uint8_t>(i < 6 ? rows : kTileRows);
   }
-  [[gnu::always_inline]] ~Tiles() { asm volatile("tilerelease"); }
-  Tiles(const Tiles&) = delete;
-  Tiles& operator=(const Tiles&) = delete;
-};
+  asm volatile("ldtilecfg %0" : : "m"(shapes));
+  tile_rows = rows;
+}
 
 template <int Tile>
 DI_TILE_INLINE void zero_tile() {

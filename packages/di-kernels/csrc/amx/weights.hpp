@@ -6,6 +6,7 @@
 // FlushedSubnormals.
 #pragma once
 
+#include "amx/ask_line.hpp"
 #include "amx/tiles.hpp"
 #include "simd/decode.hpp"
 #include "simd/linear.hpp"
@@ -15,17 +16,6 @@ namespace di::amx {
 namespace {
 
 using namespace simd::amx;
-
-// Asks for a line here and not sooner: gcc would ask for those of a block at once, which are more than the
-// processor can wait for. It is near where it comes to the first cache, and to the second one otherwise.
-template <bool kNear>
-DI_INLINE void ask_line(const uint8_t* p) {
-  if constexpr (kNear) {
-    asm volatile("prefetcht0 %0" : : "m"(*p));
-  } else {
-    asm volatile("prefetcht1 %0" : : "m"(*p));
-  }
-}
 
 // Asks for lines while block b of a group as stored is computed with, `w` counts its words: those of the next
 // group come to the second cache in the order in which they lie in memory, the next ones of this group's rows

@@ -51,34 +51,48 @@ void TileScorer<T>::take(const IndexShape& shape, const T* q, const T* weights, 
 }
 
 template <class T>
-void TileScorer<T>::load(int64_t row, int64_t first, const int32_t* entries, int64_t count) {
-  const uint8_t *values[kColumns], *scales[kColumns];
+void TileScorer<T>::load(int64_t row, int64_t first, int64_t count, int64_t stop) {
+  Tile tile;
   PageCursor page(*pages_, row);
   for (int64_t c = 0; c < count; ++c) {
-    const int64_t entry = entries != nullptr ? entries[c] : first + c;
-    if (entry < 0) {
-      values[c] = scales[c] = nothing_.data();
-      continue;
-    }
-    if (page.moves(entry)) page.move(entry);
-    values[c] = page.values(entry);
-    scales[c] = page.scales(entry);
+    if (page.moves(first + c)) page.move(first + c);
+    tile.values[c] = page.values(first + c);
+    tile.scales[c] = page.scales(first + c);
   }
-  std::fill(values + count, values + kColumns, nothing_.data());
-  std::fill(scales + count, scales + kColumns, nothing_.data());
-  decode(values, scales);
+  decode(tile, count);
+  const int64_t next = first + count, keys = std::min(page.left(next), std::min(kColumns, stop - next));
+  if (keys <= 0) return;
+  if (page.moves(next)) page.move(next);
+  later_ = {page.values(next), ceil_div(keys * pages_->values.inner_stride, 64)};
+  for (int64_t b = 0; b < keys * pages_->scales.inner_stride; b += 64) {
+    __builtin_prefetch(page.scales(next) + b, 0, 2);
+  }
 }
 
 template <class T>
-void TileScorer<T>::decode(const uint8_t* const* values, const uint8_t* const* scales) {
+void TileScorer<T>::load(int64_t row, const int32_t* entries, int64_t count) {
+  Tile tile;
+  PageCursor page(*pages_, row);
+  for (int64_t c = 0; c < count; ++c) {
+    if (entries[c] >= 0 && page.moves(entries[c])) page.move(entries[c]);
+    tile.values[c] = entries[c] < 0 ? nothing_.data() : page.values(entries[c]);
+    tile.scales[c] = entries[c] < 0 ? nothing_.data() : page.scales(entries[c]);
+  }
+  decode(tile, count);
+}
+
+template <class T>
+void TileScorer<T>::decode(Tile& tile, int64_t count) {
+  std::fill(tile.values + count, tile.values + kColumns, nothing_.data());
+  std::fill(tile.scales + count, tile.scales + kColumns, nothing_.data());
   if constexpr (std::is_same_v<T, bf16>) {
     if (pages_->values.format == RecordFormat::mxfp4) {
-      indexer_simd::active().decode_mxfp4(values, scales, dim_, tile_);
+      indexer_simd::active().decode_mxfp4(tile.values, tile.scales, dim_, tile_);
       return;
     }
   }
   for (int64_t c = 0; c < kColumns; ++c) {
-    decode_record(pages_->values.format, values[c], scales[c], dim_, key_.data());
+    decode_record(pages_->values.format, tile.values[c], tile.scales[c], dim_, key_.data());
     put_column(key_.data(), c);
   }
 }
@@ -98,12 +112,13 @@ void TileScorer<T>::put_column(const float* key, int64_t column) {
 }
 
 template <class T>
-void TileScorer<T>::score(int64_t row, float* out) const {
+void TileScorer<T>::score(int64_t row, float* out) {
   const int64_t head = (row - begin_) * heads_;
   const Word* q = queries_ + head * words_;
   const float* weights = weights_.data() + head;
   if constexpr (std::is_same_v<T, bf16>) {
-    indexer_simd::active().scores_bf16(q, weights, heads_, words_, tile_, out);
+    indexer_simd::active().scores_bf16(q, weights, heads_, words_, tile_, later_, out);
+    later_ = {nullptr, 0};
   } else {
     indexer_simd::active().scores_float(q, weights, heads_, words_, tile_, out);
   }

@@ -32,6 +32,8 @@ class PageCursor {
     first_ = page * pages_.values.inner;
     block_ = table_[page];
   }
+  // Entries of its page from `entry` on.
+  int64_t left(int64_t entry) const { return pages_.values.inner - entry % pages_.values.inner; }
   int64_t block() const { return block_; }
   const uint8_t* values(int64_t entry) const { return pages_.values.at(block_, entry - first_); }
   const uint8_t* scales(int64_t entry) const { return pages_.scales.at(block_, entry - first_); }
@@ -65,9 +67,12 @@ class TileScorer {
   void take(const IndexShape& shape, const T* q, const T* weights, const IndexPages& pages, int64_t begin,
             int64_t end);
 
-  // Decodes entries for `row` and rows of the same sequence: first..first+count-1 where `entries` is null,
-  // else those listed; a negative one leaves its column unused. count <= kColumns.
-  void load(int64_t row, int64_t first, const int32_t* entries, int64_t count);
+  // Decodes the entries first..first+count-1 for `row` and rows of the same sequence, and has those that
+  // follow, up to stop-1, asked for with the first scores. count <= kColumns.
+  void load(int64_t row, int64_t first, int64_t count, int64_t stop);
+
+  // The same for those listed; a negative one leaves its column unused.
+  void load(int64_t row, const int32_t* entries, int64_t count);
 
   // Asks for the keys of entries that will be loaded soon: candidate blocks lie anywhere in memory. Inlined,
   // because gcc leaves out calls of a function that does nothing else.
@@ -82,17 +87,21 @@ class TileScorer {
   }
 
   // Scores of one of the rows over the tile [kColumns]; those of unused columns mean nothing.
-  void score(int64_t row, float* out) const;
+  void score(int64_t row, float* out);
 
  private:
   using Word = std::conditional_t<std::is_same_v<T, bf16>, uint32_t, float>;  // see simd/indexer.hpp
-  void decode(const uint8_t* const* values, const uint8_t* const* scales);
+  struct Tile {
+    const uint8_t *values[kColumns], *scales[kColumns];
+  };
+  void decode(Tile& tile, int64_t count);
   void put_column(const float* key, int64_t column);
 
   const IndexPages* pages_ = nullptr;
   int64_t heads_ = 0, dim_ = 0, words_ = 0, begin_ = 0;
   Buffer query_buffer_, tile_buffer_;
   Word *queries_ = nullptr, *tile_ = nullptr;
+  indexer_simd::LaterKeys later_{nullptr, 0};
   std::vector<float> weights_, key_;
   std::vector<uint8_t> nothing_;  // a record of zeros
 };

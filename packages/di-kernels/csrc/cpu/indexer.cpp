@@ -55,11 +55,11 @@ class RowScores {
       std::fill(out, out + count, -kInfinity);
       if (seen == 0) continue;
       if (targets_.entries != nullptr) {
-        scorer.load(r, 0, listed_, count);
+        scorer.load(r, listed_, count);
       } else if (pages.sequence[r] != loaded) {
         const int64_t most =
             widest(pages, r, end, [&](int64_t row) { return targets_.visible[row] - first; });
-        scorer.load(r, first, nullptr, std::min(most, count));
+        scorer.load(r, first, std::min(most, count), first + most);
         loaded = pages.sequence[r];
       }
       float scores[kColumns];

@@ -141,14 +141,14 @@ class Selection {
       if (columns_[r].blocks != nullptr) {
         int32_t listed[kColumns];
         columns_[r].list(column, n, listed);
-        scorer.load(r, 0, listed, n);
+        scorer.load(r, listed, n);
         const int64_t next = std::clamp<int64_t>(columns_[r].scored - column - kColumns, 0, kColumns);
         columns_[r].list(column + kColumns, next, listed);
         scorer.prefetch(r, listed, next);
       } else if (pages_.sequence[r] != loaded) {
         loaded = pages_.sequence[r];
         const int64_t most = widest(pages_, r, end, [&](int64_t row) { return columns_[row].scored; });
-        scorer.load(r, column, nullptr, std::min(most, stop) - column);
+        scorer.load(r, column, std::min(most, stop) - column, most);
       }
       float scores[kColumns];
       scorer.score(r, scores);

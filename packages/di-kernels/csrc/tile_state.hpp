@@ -1,0 +1,29 @@
+// Whether the tile registers of a thread are in use (csrc/amx/tiles.hpp). To configure them takes as long as
+// five dots of tiles and waits for all that was begun before, so they stay configured from loop to loop. With
+// its part of a parallel loop a thread is done with them: without tiles it is switched faster.
+#pragma once
+
+#include <cstdint>
+
+namespace di {
+
+extern constinit thread_local int64_t
+    tile_rows;  // that the tiles of this thread are configured for; 0: not in use
+
+void release_tiles();
+
+// How many threads of a parallel loop have tiles that are in use, by the processor's word; for tests.
+int64_t tiles_in_use();
+
+// Releases them where it ends.
+class TilesUntilHere {
+ public:
+  TilesUntilHere() = default;
+  ~TilesUntilHere() {
+    if (tile_rows != 0) release_tiles();
+  }
+  TilesUntilHere(const TilesUntilHere&) = delete;
+  TilesUntilHere& operator=(const TilesUntilHere&) = delete;
+};
+
+}  // namespace di
