@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import metadata
 
 import pytest
@@ -50,6 +51,22 @@ def test_json_and_text(capsys):
     assert all(module["problem"] is None for module in found["native_modules"])
     assert run(["doctor"]) == 0
     assert "backend cpu" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "sets", "refused"),
+    [
+        (("avx2", "amx_tile", "amx_bf16"), ("portable", "avx2"), True),
+        (("avx2", "amx_tile", "amx_bf16"), ("portable", "avx2", "amx"), False),
+        (("avx2", "amx_tile"), ("portable", "avx2"), False),
+    ],
+)
+def test_tiles_that_the_system_refuses_are_told(capsys, monkeypatch, flags, sets, refused):
+    found = diagnose()
+    found = replace(found, cpu=replace(found.cpu, instruction_sets=flags), kernels=Kernels(2, sets[-1], sets))
+    monkeypatch.setattr("di_engine.doctor.diagnose", lambda: found)
+    assert run(["doctor"]) == 0
+    assert ("has AMX, but the system does not let" in " ".join(capsys.readouterr().out.split())) == refused
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["generate", "--help"], ["--version"]])

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <mutex>
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -103,10 +104,34 @@ inline bool in_parallel() {
 #endif
 }
 
+// The exception of the first range, of those that were thrown: an exception that left its thread would end
+// the process.
+class FirstFailure {
+ public:
+  template <class Body>
+  void guard(int64_t range, const Body& body) {
+    try {
+      body();
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (range < range_) failure_ = std::current_exception();
+      range_ = std::min(range_, range);
+    }
+  }
+  void rethrow() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  std::mutex mutex_;
+  int64_t range_ = INT64_MAX;
+  std::exception_ptr failure_;
+};
+
 // Calls body(begin, end) for disjoint ranges that cover [0, n), a range for each thread. What a body throws
-// reaches the caller; of several exceptions, one does. A loop inside a part of another one stays on its
-// thread, and the thread where it is: it would wait on the processor of the first part for a whole time
-// slice.
+// reaches the caller; of several exceptions, that of the first range does. A loop inside a part of another
+// one stays on its thread, and the thread where it is: it would wait on the processor of the first part for a
+// whole time slice.
 template <class Body>
 void parallel_for(int64_t n, int64_t cost, const Body& body) {
   if (n <= 0) return;
@@ -126,21 +151,14 @@ void parallel_for(int64_t n, int64_t cost, const Body& body) {
     run(0);
     return;
   }
-  std::exception_ptr failure;  // an exception that left its thread would end the process
+  FirstFailure failure;
 #ifdef _OPENMP
 #pragma omp parallel for schedule(static, 1) num_threads(static_cast<int>(parts))
 #endif
   for (int64_t part = 0; part < parts; ++part) {
-    try {
-      run(part);
-    } catch (...) {
-#ifdef _OPENMP
-#pragma omp critical(di_parallel_failure)
-#endif
-      failure = std::current_exception();
-    }
+    failure.guard(part, [&] { run(part); });
   }
-  if (failure) std::rethrow_exception(failure);
+  failure.rethrow();
 }
 
 // The same for items of unequal cost: the ranges are shorter, and a thread that is done takes another one.
@@ -151,9 +169,13 @@ void parallel_for_uneven(int64_t n, int64_t cost, const Body& body) {
   const int64_t threads = parts_worth(n, cost);
   const int64_t ranges = threads == 1 ? 1 : std::min(n, kRangesPerThread * threads);
   std::atomic<int64_t> next{0};
+  FirstFailure failure;
   parallel_for(threads, work_per_thread(), [&](int64_t, int64_t) {
-    for (int64_t i = next++; i < ranges; i = next++) body(n * i / ranges, n * (i + 1) / ranges);
+    for (int64_t i = next++; i < ranges; i = next++) {
+      failure.guard(i, [&] { body(n * i / ranges, n * (i + 1) / ranges); });
+    }
   });
+  failure.rethrow();
 }
 
 }  // namespace di

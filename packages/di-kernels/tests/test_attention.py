@@ -357,6 +357,20 @@ def test_entry_places_outside_the_arrays_are_refused(
         wrong.on(device).run()
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_of_several_wrong_entries_the_first_one_is_named(device: str, count: int) -> None:
+    """Each thread finds one; which comes first in time says nothing."""
+    case = sequence_case(RELEASE, Hostile.NORMAL, 70, 7)
+    assert case.entries is not None
+    selected = case.entries.selected.clone()
+    selected[2:, 0] = 64 + torch.arange(5, dtype=torch.int32)
+    wrong = dataclasses.replace(case, entries=dataclasses.replace(case.entries, selected=selected)).on(device)
+    with threads(count):
+        for _ in range(20):
+            with pytest.raises(IndexError, match="selected entry of row 2 is 64; allowed: 0 to 63"):
+                wrong.run()
+
+
 def test_more_window_keys_than_columns_are_refused(device: str) -> None:
     case = sequence_case(RELEASE, Hostile.NORMAL, 70, 3)
     narrow = dataclasses.replace(case, window=dataclasses.replace(case.window, width=WINDOW - 1))

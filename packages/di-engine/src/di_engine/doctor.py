@@ -144,6 +144,14 @@ class Diagnosis:
     backends: tuple[Backend, ...]
 
     @property
+    def tiles_refused(self) -> bool:
+        """Whether the processor has AMX for bfloat16 and the kernels may not use it: Linux before 5.16, or a container
+        that forbids ``arch_prctl``.
+        """
+        has_tiles = {"amx_tile", "amx_bf16"} <= set(self.cpu.instruction_sets)
+        return has_tiles and self.kernels is not None and "amx" not in self.kernels.instruction_sets
+
+    @property
     def healthy(self) -> bool:
         """Whether the model can run here at all: on the CPU backend, with every native module in place."""
         cpu = next(backend for backend in self.backends if backend.name == "cpu")

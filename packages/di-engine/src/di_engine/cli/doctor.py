@@ -48,6 +48,8 @@ def _table(diagnosis: Diagnosis) -> Table:
         ("thread runtime", ", ".join(threads.libraries) or "unknown on this platform"),
         ("kernels", _kernels_text(diagnosis.kernels)),
     ]
+    if diagnosis.tiles_refused:
+        rows.append(("", "the processor has AMX, but the system does not let this process use it"))
     if len(threads.libraries) > 1:
         rows.append(("", "warning: more than one thread runtime in one process; they compete for the cores"))
     for module in diagnosis.native_modules:
