@@ -12,7 +12,7 @@ using namespace ::di::amx;
 
 // So many blocks before the rows meet it a block is decoded: its tile is read from the first cache, and not
 // sooner than it has arrived there. Up to kFewRows rows their totals stay in tiles.
-constexpr int64_t kFewRows = 2 * kTileRows, kFewAhead = 4, kManyAhead = 8;
+constexpr int64_t kFewRows = 2 * kTileRows, kFewAhead = 2, kManyAhead = 8;
 constexpr int64_t kSoon = 512;  // bytes from what is decoded to what comes to the first cache meanwhile
 constexpr int64_t kDecodedFirst = 128;  // for more rows, blocks are decoded before these meet any of them
 
