@@ -267,9 +267,12 @@ int64_t rank(const float* x, int64_t n, int64_t column) {
   return sum;
 }
 
+// A line that is only written waits for memory all the same.
 void apply_bitmask(float* x, int64_t n, const uint32_t* words) {
+  constexpr int64_t kAhead = 1024;
   int64_t i = 0;
   for (; i + 16 <= n; i += 16) {
+    __builtin_prefetch(x + i + kAhead);  // never faults, also not behind the end
     const uint32_t allowed = words[i / 32] >> (i % 32) & 0xffff;
 #if defined(DI_AVX512)
     _mm512_mask_storeu_ps(x + i, static_cast<__mmask16>(~allowed), _mm512_set1_ps(-kInfinity));
