@@ -145,8 +145,8 @@ class Diagnosis:
 
     @property
     def tiles_refused(self) -> bool:
-        """Whether the processor has AMX for bfloat16 and the kernels may not use it: Linux before 5.16, or a container
-        that forbids ``arch_prctl``.
+        """Whether the processor has AMX for bfloat16 and the kernels may not use it: an old Linux, or a thread with a
+        small alternate signal stack (``docs/architecture.md``, "Instruction sets").
         """
         has_tiles = {"amx_tile", "amx_bf16"} <= set(self.cpu.instruction_sets)
         return has_tiles and self.kernels is not None and "amx" not in self.kernels.instruction_sets
