@@ -56,9 +56,10 @@ def test_json_and_text(capsys):
 @pytest.mark.parametrize(
     ("flags", "sets", "refused"),
     [
-        (("avx2", "amx_tile", "amx_bf16"), ("portable", "avx2"), True),
-        (("avx2", "amx_tile", "amx_bf16"), ("portable", "avx2", "amx"), False),
-        (("avx2", "amx_tile"), ("portable", "avx2"), False),
+        (("amx_tile", "amx_bf16"), ("portable", "avx512bf16"), True),
+        (("amx_tile", "amx_bf16"), ("portable", "avx512bf16", "amx"), False),
+        (("amx_tile", "amx_bf16"), ("portable", "avx2"), False),  # lacks what the other loops of amx need
+        (("amx_tile",), ("portable", "avx512bf16"), False),
     ],
 )
 def test_tiles_that_the_system_refuses_are_told(capsys, monkeypatch, flags, sets, refused):

@@ -137,6 +137,7 @@ void parallel_for(int64_t n, int64_t cost, const Body& body) {
   if (n <= 0) return;
   if (in_parallel()) {
     const DefaultArithmetic arithmetic;
+    const TilesUntilHere tiles;  // the loop around may be a host program's, which knows nothing of them
     body(int64_t{0}, n);
     return;
   }
@@ -169,13 +170,9 @@ void parallel_for_uneven(int64_t n, int64_t cost, const Body& body) {
   const int64_t threads = parts_worth(n, cost);
   const int64_t ranges = threads == 1 ? 1 : std::min(n, kRangesPerThread * threads);
   std::atomic<int64_t> next{0};
-  FirstFailure failure;
   parallel_for(threads, work_per_thread(), [&](int64_t, int64_t) {
-    for (int64_t i = next++; i < ranges; i = next++) {
-      failure.guard(i, [&] { body(n * i / ranges, n * (i + 1) / ranges); });
-    }
+    for (int64_t i = next++; i < ranges; i = next++) body(n * i / ranges, n * (i + 1) / ranges);
   });
-  failure.rethrow();
 }
 
 }  // namespace di

@@ -1,6 +1,7 @@
 // Whether the tile registers of a thread are in use (csrc/amx/tiles.hpp). To configure them takes as long as
-// five dots of tiles and waits for all that was begun before, so they stay configured from loop to loop. With
-// its part of a parallel loop a thread is done with them: without tiles it is switched faster.
+// five dots of tiles and waits for all that was begun before, so they stay configured from call to call
+// within a thread's part of a parallel loop. At its end they are released: without tiles a thread is switched
+// faster, and other code may use them in its own way.
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -111,6 +113,44 @@ def test_no_thread_keeps_its_tiles(count: int) -> None:
         for rows in (3, 40, 16):
             linear(x[:rows], weight)
             assert _native.tiles_in_use() == 0
+
+
+IN_A_REGION_OF_THE_HOST = """
+import ctypes
+import torch
+from di_kernels import _native
+from di_kernels.ops.linear import WeightFormat, linear
+from di_kernels.testing import Hostile, hostile, instructions, random_weight
+
+libraries = {line.split()[-1] for line in open("/proc/self/maps") if "libgomp" in line}
+runtime = ctypes.CDLL(libraries.pop())
+weight = random_weight(WeightFormat.FP8, 64, 256)
+x = hostile(Hostile.NORMAL, 16, 256, dtype=torch.bfloat16)
+square = torch.ones(256, 256, dtype=torch.bfloat16)
+found = []
+
+def region(_):
+    for _ in range(3):
+        found.append(linear(x, weight))
+        found.append(_native.tiles_in_use())
+        square @ square
+
+with instructions("amx"):
+    expected = linear(x, weight)
+    runtime.GOMP_parallel(ctypes.CFUNCTYPE(None, ctypes.c_void_p)(region), None, 1, 0)
+    assert found[1::2] == [0, 0, 0], found[1::2]
+    assert all(torch.equal(result, expected) for result in found[::2])
+print("done")
+"""
+
+
+@needs_amx
+def test_a_parallel_region_of_the_host_finds_no_tiles_in_use() -> None:
+    """Its own products use tiles too, configured in another way, and release them behind our back."""
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_REGION_OF_THE_HOST], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
 @needs_amx

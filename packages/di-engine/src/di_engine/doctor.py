@@ -149,7 +149,8 @@ class Diagnosis:
         small alternate signal stack (``docs/architecture.md``, "Instruction sets").
         """
         has_tiles = {"amx_tile", "amx_bf16"} <= set(self.cpu.instruction_sets)
-        return has_tiles and self.kernels is not None and "amx" not in self.kernels.instruction_sets
+        sets = () if self.kernels is None else self.kernels.instruction_sets
+        return has_tiles and "avx512bf16" in sets and "amx" not in sets
 
     @property
     def healthy(self) -> bool:

@@ -1,19 +1,27 @@
 // Lines of memory that come to a cache while others are computed with. Only for sources of csrc/amx.
+//
+// Each is asked for where it says so and not sooner: gcc would ask for those of a block at once, which are
+// more than the processor can wait for.
 #pragma once
 
 #include <cstdint>
 
+#include "simd/later_lines.hpp"
+
 namespace di::amx {
 
-// Asks for a line here and not sooner: gcc would ask for those of a block at once, which are more than the
-// processor can wait for. It is near where it comes to the first cache, and to the second one otherwise.
-template <bool kNear>
-[[gnu::always_inline]] static inline void ask_line(const uint8_t* p) {
-  if constexpr (kNear) {
-    asm volatile("prefetcht0 %0" : : "m"(*p));
-  } else {
-    asm volatile("prefetcht1 %0" : : "m"(*p));
-  }
+[[gnu::always_inline]] static inline void ask_for_first_cache(const uint8_t* line) {
+  asm volatile("prefetcht0 %0" : : "m"(*line));
+}
+[[gnu::always_inline]] static inline void ask_for_second_cache(const uint8_t* line) {
+  asm volatile("prefetcht1 %0" : : "m"(*line));
+}
+
+// Asks for the next one, and no longer for it.
+[[gnu::always_inline]] static inline void ask_next(LaterLines& lines) {
+  if (lines.count <= 0) return;
+  ask_for_second_cache(lines.at);
+  lines = {lines.at + 64, lines.count - 1};
 }
 
 }  // namespace di::amx

@@ -86,32 +86,29 @@ void decode_mxfp4(const uint8_t* const* codes, const uint8_t* const* scales, int
 struct Meetings {
   const uint32_t* q;
   const float* weights;
-  int64_t heads, rows, pairs;
+  int64_t heads, rows, head_tiles, pairs;
   const uint32_t* tile;
-  LaterKeys later;
   float* out;
+  LaterLines later;
 
-  [[gnu::always_inline]] int64_t head_tiles() const { return (heads + rows - 1) / rows; }
-  [[gnu::always_inline]] int64_t count() const { return head_tiles() * (kColumns / kMeeting); }
-  [[gnu::always_inline]] int64_t column(int64_t i) const { return i / head_tiles() * kMeeting; }
-  [[gnu::always_inline]] int64_t head(int64_t i) const { return i % head_tiles() * rows; }
+  [[gnu::always_inline]] int64_t count() const { return head_tiles * (kColumns / kMeeting); }
+  [[gnu::always_inline]] int64_t column(int64_t i) const { return i / head_tiles * kMeeting; }
+  [[gnu::always_inline]] int64_t head(int64_t i) const { return i % head_tiles * rows; }
   [[gnu::always_inline]] int64_t first(int64_t i) const {
     return head(i) < heads - rows ? head(i) : heads - rows;
   }
 
   template <int Sum>
   [[gnu::always_inline]] void begin(int64_t i) const {
-    if (i < count()) begin_dots<Sum>(q + first(i) * pairs, pairs, tile + column(i));
+    begin_dots<Sum>(q + first(i) * pairs, pairs, tile + column(i));
   }
 
   template <int Sum>
   [[gnu::always_inline]] void end(int64_t i, Dots& dots, Sums& sums) {
-    if (i >= count()) return;
     end_dots<Sum>(dots);
     const int64_t begin = first(i), end = begin + rows;
     for (int64_t h = head(i); h < end; ++h) {
-      if (later.lines-- > 0) ask_line<false>(later.at);
-      later.at += 64;
+      ask_next(later);
       sums.add(load<f32x16>(dots.of[0][h - begin]), load<f32x16>(dots.of[1][h - begin]), weights[h]);
     }
     if (end < heads) return;
@@ -119,24 +116,25 @@ struct Meetings {
     sums = Sums();
   }
 };
+static_assert(kColumns / kMeeting % 2 == 0);  // two meetings take turns
 
 // The dots of a meeting are stored while those of the next one are computed.
 void scores_bf16(const uint32_t* q, const float* weights, int64_t heads, int64_t pairs, const uint32_t* tile,
-                 const LaterKeys& later, float* out) {
+                 const LaterLines& later, float* out) {
   if (heads == 0) {
     std::memset(out, 0, kColumns * sizeof(float));
     return;
   }
   const int64_t rows = heads < kTileRows ? heads : kTileRows;
   configure_tiles(rows);
-  Meetings meetings{q, weights, heads, rows, pairs, tile, later, out};
+  Meetings meetings{q, weights, heads, rows, (heads + rows - 1) / rows, pairs, tile, out, later};
   Dots dots[2];
   Sums sums;
   meetings.begin<0>(0);
   for (int64_t i = 0; i < meetings.count(); i += 2) {
     meetings.begin<2>(i + 1);
     meetings.end<0>(i, dots[0], sums);
-    meetings.begin<0>(i + 2);
+    if (i + 2 < meetings.count()) meetings.begin<0>(i + 2);
     meetings.end<2>(i + 1, dots[1], sums);
   }
 }

@@ -55,8 +55,9 @@ struct Product {
     const uint8_t* const later = behind < 0 ? group.codes + offset + group.ahead : group.next + behind;
     const uint8_t* const soon = group.codes + offset + kSoon;
     return [=](int w) __attribute__((always_inline)) {
-      ask_line<F != WeightFormat::mxfp4 && !kMany>(later + 64 * w);
-      if constexpr (F == WeightFormat::mxfp4) ask_line<true>(soon + 64 * w);
+      if constexpr (F == WeightFormat::mxfp4 || kMany) ask_for_second_cache(later + 64 * w);
+      if constexpr (F == WeightFormat::mxfp4) ask_for_first_cache(soon + 64 * w);
+      if constexpr (F != WeightFormat::mxfp4 && !kMany) ask_for_first_cache(later + 64 * w);
     };
   }
 
@@ -124,14 +125,6 @@ DI_TILE_INLINE void add_block(const P& p, int64_t b, const RowTiles& rows, bool 
   }
 }
 
-// Asks for the next two lines, and no longer for these.
-DI_TILE_INLINE void ask_some(Inputs& later) {
-  if (later.lines <= 0) return;
-  ask_line<false>(later.at);
-  ask_line<false>(later.at + 64);
-  later = {later.at + 128, later.lines - 2};
-}
-
 // All blocks of rows whose totals stay in tiles.
 template <int R, int G, class P>
 void add_few_rows(const P& p) {
@@ -167,7 +160,7 @@ void add_many_rows(const P& p) {
   const int64_t pairs = (p.rows + 2 * kTileRows - 1) / (2 * kTileRows);
   const int64_t ahead = P::kInPlace || p.rows > kDecodedFirst ? 0 : P::kAhead;
   const int64_t step = ahead == 0 ? P::kSlots : ahead;
-  Inputs later = p.groups->later;
+  LaterLines later = p.groups->later;
   RowTiles before{};
   p.template prepare_blocks<G>(0, ahead);
   for (int64_t begin = 0; begin < p.blocks; begin += step) {
@@ -180,7 +173,8 @@ void add_many_rows(const P& p) {
       int64_t tile = work.tiles * i / pairs;
       const int64_t last = work.tiles * (i + 1) / pairs;
       for (int64_t b = begin; b < end; ++b) {
-        ask_some(later);
+        ask_next(later);
+        ask_next(later);
         add_block<2, G>(p, b, rows, b == begin, leaving, [&](int g) __attribute__((always_inline)) {
           if (g == 0 && tile < last) p.prepare(tile % G, work.first + tile / G);
         });

@@ -177,13 +177,13 @@ void add_packed(const uint8_t* group, int64_t groups, int64_t blocks, const OneR
   const int64_t bytes = group_bytes(F, kBlock * blocks), first = scale_bytes(F, kBlock * blocks);
   for (int64_t g = 0; g < groups; ++g, group += bytes, totals += kGroupRows) {
     const uint8_t* const codes = group + first;
-    for (int64_t line = 0; line < first; line += 64) ask_line<true>(group + kAheadOfRow + line);
+    for (int64_t line = 0; line < first; line += 64) ask_for_first_cache(group + kAheadOfRow + line);
     const auto words = [=](int64_t b) __attribute__((always_inline)) {
       return Words<F, false>{codes + b * block_bytes(F)};
     };
     const auto ask = [=](int64_t b) __attribute__((always_inline)) {
       const uint8_t* const later = codes + b * block_bytes(F) + kAheadOfRow;
-      return [=](int w) __attribute__((always_inline)) { ask_line<true>(later + 64 * w); };
+      return [=](int w) __attribute__((always_inline)) { ask_for_first_cache(later + 64 * w); };
     };
     add_group<F>(words, group, blocks, ask, row, totals);
   }

@@ -26,8 +26,8 @@ DI_INLINE auto ask_stored(const linear_simd::Codes& group, int64_t row_bytes, in
   const uint8_t* const later = group.next + b * block_bytes(F);
   const uint8_t* const soon = group.codes + b % kBlocks * kWords * row_bytes + (b / kBlocks + 1) * 64;
   return [=](int w) __attribute__((always_inline)) {
-    ask_line<false>(later + 64 * w);
-    ask_line<true>(soon + w * row_bytes);
+    ask_for_second_cache(later + 64 * w);
+    ask_for_first_cache(soon + w * row_bytes);
   };
 }
 

@@ -52,47 +52,55 @@ void TileScorer<T>::take(const IndexShape& shape, const T* q, const T* weights, 
 
 template <class T>
 void TileScorer<T>::load(int64_t row, int64_t first, int64_t count, int64_t stop) {
-  Tile tile;
+  Records records;
   PageCursor page(*pages_, row);
   for (int64_t c = 0; c < count; ++c) {
     if (page.moves(first + c)) page.move(first + c);
-    tile.values[c] = page.values(first + c);
-    tile.scales[c] = page.scales(first + c);
+    records.values[c] = page.values(first + c);
+    records.scales[c] = page.scales(first + c);
   }
-  decode(tile, count);
-  const int64_t next = first + count, keys = std::min(page.left(next), std::min(kColumns, stop - next));
-  if (keys <= 0) return;
-  if (page.moves(next)) page.move(next);
-  later_ = {page.values(next), ceil_div(keys * pages_->values.inner_stride, 64)};
-  for (int64_t b = 0; b < keys * pages_->scales.inner_stride; b += 64) {
-    __builtin_prefetch(page.scales(next) + b, 0, 2);
-  }
+  decode(records, count);
+  if (first + count < stop) ask_later(page, first + count, stop);
 }
 
 template <class T>
 void TileScorer<T>::load(int64_t row, const int32_t* entries, int64_t count) {
-  Tile tile;
+  Records records;
   PageCursor page(*pages_, row);
   for (int64_t c = 0; c < count; ++c) {
     if (entries[c] >= 0 && page.moves(entries[c])) page.move(entries[c]);
-    tile.values[c] = entries[c] < 0 ? nothing_.data() : page.values(entries[c]);
-    tile.scales[c] = entries[c] < 0 ? nothing_.data() : page.scales(entries[c]);
+    records.values[c] = entries[c] < 0 ? nothing_.data() : page.values(entries[c]);
+    records.scales[c] = entries[c] < 0 ? nothing_.data() : page.scales(entries[c]);
   }
-  decode(tile, count);
+  decode(records, count);
+}
+
+// Of the next tile what lies in one page. Values are many lines, which the loop over heads asks for one by
+// one; scales are few. Records that do not lie behind each other are left alone: their lines hold other
+// things.
+template <class T>
+void TileScorer<T>::ask_later(PageCursor& page, int64_t next, int64_t stop) {
+  const RecordGrid &values = pages_->values, &scales = pages_->scales;
+  const int64_t value_size = value_bytes(values.format, dim_), scale_size = scale_bytes(values.format, dim_);
+  if (values.inner_stride != value_size || (scale_size > 0 && scales.inner_stride != scale_size)) return;
+  const int64_t keys = std::min({page.left(next), kColumns, stop - next});
+  if (page.moves(next)) page.move(next);
+  later_ = {page.values(next), ceil_div(keys * value_size, 64)};
+  for (int64_t b = 0; b < keys * scale_size; b += 64) __builtin_prefetch(page.scales(next) + b, 0, 2);
 }
 
 template <class T>
-void TileScorer<T>::decode(Tile& tile, int64_t count) {
-  std::fill(tile.values + count, tile.values + kColumns, nothing_.data());
-  std::fill(tile.scales + count, tile.scales + kColumns, nothing_.data());
+void TileScorer<T>::decode(Records& records, int64_t count) {
+  std::fill(records.values + count, records.values + kColumns, nothing_.data());
+  std::fill(records.scales + count, records.scales + kColumns, nothing_.data());
   if constexpr (std::is_same_v<T, bf16>) {
     if (pages_->values.format == RecordFormat::mxfp4) {
-      indexer_simd::active().decode_mxfp4(tile.values, tile.scales, dim_, tile_);
+      indexer_simd::active().decode_mxfp4(records.values, records.scales, dim_, tile_);
       return;
     }
   }
   for (int64_t c = 0; c < kColumns; ++c) {
-    decode_record(pages_->values.format, tile.values[c], tile.scales[c], dim_, key_.data());
+    decode_record(pages_->values.format, records.values[c], records.scales[c], dim_, key_.data());
     put_column(key_.data(), c);
   }
 }
@@ -118,7 +126,7 @@ void TileScorer<T>::score(int64_t row, float* out) {
   const float* weights = weights_.data() + head;
   if constexpr (std::is_same_v<T, bf16>) {
     indexer_simd::active().scores_bf16(q, weights, heads_, words_, tile_, later_, out);
-    later_ = {nullptr, 0};
+    later_ = {};
   } else {
     indexer_simd::active().scores_float(q, weights, heads_, words_, tile_, out);
   }

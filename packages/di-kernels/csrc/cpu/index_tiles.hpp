@@ -91,17 +91,18 @@ class TileScorer {
 
  private:
   using Word = std::conditional_t<std::is_same_v<T, bf16>, uint32_t, float>;  // see simd/indexer.hpp
-  struct Tile {
+  struct Records {
     const uint8_t *values[kColumns], *scales[kColumns];
   };
-  void decode(Tile& tile, int64_t count);
+  void decode(Records& records, int64_t count);  // and no key in the columns behind them
+  void ask_later(PageCursor& page, int64_t next, int64_t stop);
   void put_column(const float* key, int64_t column);
 
   const IndexPages* pages_ = nullptr;
   int64_t heads_ = 0, dim_ = 0, words_ = 0, begin_ = 0;
   Buffer query_buffer_, tile_buffer_;
   Word *queries_ = nullptr, *tile_ = nullptr;
-  indexer_simd::LaterKeys later_{nullptr, 0};
+  LaterLines later_;
   std::vector<float> weights_, key_;
   std::vector<uint8_t> nothing_;  // a record of zeros
 };

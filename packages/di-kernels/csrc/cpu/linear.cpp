@@ -14,7 +14,6 @@ namespace di {
 namespace {
 
 using linear_simd::Codes;
-using linear_simd::Inputs;
 using linear_simd::kTileGroups;
 using linear_simd::OneRow;
 using linear_simd::Table;
@@ -125,7 +124,7 @@ void multiply_packed(const Table& simd, WeightFormat format, const Codes* codes,
 
 // Blocks begin..begin+count-1 of groups that share the loads of the inputs.
 void multiply_tile(const Table& simd, const Weight& weight, int64_t group, int64_t groups, int64_t begin,
-                   int64_t count, const BlockedRows& x, const Inputs& later, float* totals) {
+                   int64_t count, const BlockedRows& x, const LaterLines& later, float* totals) {
   const int64_t end = begin + count;
   const int64_t step = weight.packed ? count : kStoredBytes / block_bytes(weight.format);
   for (int64_t b = begin; b < end; b += step) {
@@ -149,9 +148,9 @@ int64_t blocks_at_once(const Table& simd, int64_t k, int64_t rows, bool wide) {
 
 // Of the `count` blocks of inputs from `begin` on, behind the last of which the first ones follow, the share
 // that may be asked for while the groups from `group` on are computed.
-Inputs later_inputs(const BlockedRows& x, int64_t blocks, int64_t begin, int64_t count, int64_t group,
-                    int64_t groups) {
-  if (count >= blocks) return {nullptr, 0};  // are met again at once
+LaterLines later_inputs(const BlockedRows& x, int64_t blocks, int64_t begin, int64_t count, int64_t group,
+                        int64_t groups) {
+  if (count >= blocks) return {};  // are met again at once
   const int64_t line = x.rows * kBlock * 2 / 64, first = begin < blocks ? begin : 0;
   const int64_t lines = std::min(count, blocks - first) * line;
   const int64_t from = lines * group / groups, to = lines * std::min(groups, group + kTileGroups) / groups;

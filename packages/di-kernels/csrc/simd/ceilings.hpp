@@ -1,5 +1,6 @@
 // What the machine can do at most, for benchmarks to compare with: a plain read of memory, and loops of
-// the two instructions that kernels compute with, on numbers in registers, of tiles in the first cache.
+// the two instructions that kernels compute with. Operands are in registers; on amx they are tiles loaded
+// from the first cache.
 #pragma once
 
 #include <cstdint>

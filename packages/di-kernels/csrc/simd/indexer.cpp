@@ -165,7 +165,7 @@ DI_INLINE void add_float(const float* q, const float* weights, int64_t dim, cons
 }
 
 void scores_bf16(const uint32_t* q, const float* weights, int64_t heads, int64_t pairs, const uint32_t* tile,
-                 const LaterKeys&, float* out) {
+                 const LaterLines&, float* out) {
   for (int64_t c = 0; c < kColumns; c += kWidth * kVectors) {
     vf sum[kVectors] = {};
     int64_t h = 0;

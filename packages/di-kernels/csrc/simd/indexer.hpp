@@ -4,17 +4,12 @@
 #include <cstdint>
 
 #include "isa.hpp"
+#include "simd/later_lines.hpp"
 
 namespace di::indexer_simd {
 
 constexpr int64_t kColumns = 64;  // keys of a tile
 constexpr int64_t kPairs = 16;    // 32 elements
-
-// Lines of keys that the thread reads next.
-struct LaterKeys {
-  const uint8_t* at;
-  int64_t lines;
-};
 
 // A tile of bfloat16 keys is [pairs, kColumns]: pair 4 o + s of a column holds the elements 8 o + s (low
 // half) and 8 o + s + 4 of its key, filled up with zeros to a multiple of kPairs; so is a query
@@ -28,7 +23,7 @@ struct Table {
   // (amx/tiles.hpp), kPairs pairs at a time, and as much of `later` is asked for meanwhile as there are steps
   // for: asked for at once, keys would hold up those that are read.
   void (*scores_bf16)(const uint32_t* q, const float* weights, int64_t heads, int64_t pairs,
-                      const uint32_t* tile, const LaterKeys& later, float* out);
+                      const uint32_t* tile, const LaterLines& later, float* out);
   // The same without rounding, one fused multiply-add an element.
   void (*scores_float)(const float* q, const float* weights, int64_t heads, int64_t dim, const float* tile,
                        float* out);

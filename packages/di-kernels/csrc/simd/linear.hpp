@@ -6,16 +6,11 @@
 
 #include "cpu/weight.hpp"
 #include "isa.hpp"
+#include "simd/later_lines.hpp"
 
 namespace di::linear_simd {
 
 constexpr int64_t kTileGroups = 2;  // groups that share the loads of the inputs
-
-// Lines of inputs that the thread reads later.
-struct Inputs {
-  const uint8_t* at;
-  int64_t lines;
-};
 
 // Blocks of a group: its codes and scale bytes, packed or as stored, and what the thread reads behind them.
 // Bytes `ahead` of those that are computed with are asked for; with the first of groups `later` too, as much
@@ -23,7 +18,7 @@ struct Inputs {
 struct Codes {
   const uint8_t *codes, *scales, *next;
   int64_t ahead;
-  Inputs later = {nullptr, 0};
+  LaterLines later = {};
 };
 
 // One narrow row as float32, and the scales of MXFP4 that may be applied to its sums: those of the bytes from

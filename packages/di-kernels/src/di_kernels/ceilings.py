@@ -36,7 +36,9 @@ class MemoryRead:
 
 
 def dot_peak(iterations: int) -> int:
-    """Run the bfloat16 dot, as the kernels use it, in registers on every thread; of tiles from the first cache (amx).
+    """Run the bfloat16 dot, as the kernels use it, on every thread.
+
+    Operands are in registers; on amx they are tiles loaded from the first cache.
 
     Returns:
         Floating-point operations that were done (a multiplication and an addition are two), of all threads.
