@@ -8,8 +8,8 @@
 
 namespace di {
 
-extern constinit thread_local int64_t
-    tile_rows;  // that the tiles of this thread are configured for; 0: not in use
+// What the tiles of this thread are configured for; 0: not in use.
+extern constinit thread_local int64_t tile_rows;
 
 void release_tiles();
 

@@ -55,9 +55,14 @@ struct Product {
     const uint8_t* const later = behind < 0 ? group.codes + offset + group.ahead : group.next + behind;
     const uint8_t* const soon = group.codes + offset + kSoon;
     return [=](int w) __attribute__((always_inline)) {
-      if constexpr (F == WeightFormat::mxfp4 || kMany) ask_for_second_cache(later + 64 * w);
-      if constexpr (F == WeightFormat::mxfp4) ask_for_first_cache(soon + 64 * w);
-      if constexpr (F != WeightFormat::mxfp4 && !kMany) ask_for_first_cache(later + 64 * w);
+      if constexpr (F == WeightFormat::mxfp4) {
+        ask_for_second_cache(later + 64 * w);
+        ask_for_first_cache(soon + 64 * w);
+      } else if constexpr (kMany) {
+        ask_for_second_cache(later + 64 * w);
+      } else {
+        ask_for_first_cache(later + 64 * w);
+      }
     };
   }
 
