@@ -70,6 +70,12 @@ def test_released_shapes(released: CacheLayout) -> None:
     assert pool.nbytes == 3 * 114_048 + 2 * 3_128_928
 
 
+def test_a_pool_of_the_host_lies_at_large_pages(small_spec: CacheSpec) -> None:
+    pool = CachePool(CacheLayout.from_spec(small_spec), num_blocks=3, num_slots=2)
+    assert pool.blocks.data_ptr() % (2 << 20) == pool.slots.data_ptr() % (2 << 20) == 0
+    assert pool.blocks.device.type == "cpu"
+
+
 def test_float32_shapes(small_spec: CacheSpec) -> None:
     layout = CacheLayout.from_spec(dataclasses.replace(small_spec, numerics=CacheNumerics.FLOAT32))
     pool = CachePool(layout, num_blocks=3, num_slots=2)

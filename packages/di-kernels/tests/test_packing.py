@@ -8,7 +8,7 @@ import pytest
 import torch
 from di_kernels.ops.linear import LinearWeight, WeightFormat, grouped_linear, linear
 from di_kernels.ops.moe import ExpertWeights, experts
-from di_kernels.packing import allocate, pack, pack_all, pack_experts, packed_from, packed_shape, unpack
+from di_kernels.packing import pack, pack_all, pack_experts, packed_from, packed_shape, unpack
 from di_kernels.testing import (
     Hostile,
     assert_same_bits,
@@ -192,14 +192,6 @@ def test_weights_are_packed_side_by_side() -> None:
     assert pack_all([]) == []
 
 
-@pytest.mark.parametrize("nbytes", [0, 1, 5 << 20])
-def test_memory_lies_at_large_pages(nbytes: int) -> None:
-    memory = allocate(nbytes)
-    assert (memory.numel(), memory.dtype) == (nbytes, torch.uint8)
-    assert nbytes == 0 or memory.data_ptr() % (2 << 20) == 0
-    memory.fill_(7)
-
-
 def test_what_does_not_fit_is_refused() -> None:
     weight = random_weight(WeightFormat.MXFP4, 32, 64)
     groups, width = packed_shape(WeightFormat.MXFP4, 32, 64)
@@ -246,10 +238,3 @@ def test_rows_outside_the_matrix_are_refused(form: WeightFormat, packed: bool, s
     weight = random_weight(form, 64, 64)
     with pytest.raises(ValueError, match="allowed"):
         (pack(weight) if packed else weight).rows(start, stop)
-
-
-def test_less_than_no_memory_is_refused() -> None:
-    with pytest.raises(ValueError, match="nbytes is -1"):
-        allocate(-1)
-    with pytest.raises(TypeError, match="nbytes"):
-        allocate(1.5)  # type: ignore[arg-type]

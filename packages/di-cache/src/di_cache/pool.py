@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
+from di_kernels.memory import allocate
 from torch import Tensor
 
 from di_cache.layout import (
@@ -67,8 +68,8 @@ class CachePool:
             if value < 2:
                 raise CacheConfigError(f"{name} is {value}; allowed: 2 or more (number 0 is the null one)")
         self.layout = layout
-        self.blocks = torch.empty((num_blocks, layout.block_bytes), dtype=torch.uint8, device=device)
-        self.slots = torch.empty((num_slots, layout.slot_bytes), dtype=torch.uint8, device=device)
+        self.blocks = _uninitialised(num_blocks, layout.block_bytes, device)
+        self.slots = _uninitialised(num_slots, layout.slot_bytes, device)
         if poison:
             self.blocks.fill_(POISON_BYTE)
             self.slots.fill_(POISON_BYTE)
@@ -186,6 +187,14 @@ class CachePool:
             return values.view(torch.float32), None
         scales_at = region.offset + region.records * value_bytes
         return values, _strided(self.blocks, scales_at, region.records, scale_bytes)
+
+
+def _uninitialised(count: int, nbytes: int, device: torch.device | str) -> Tensor:
+    """uint8 [count, nbytes]; on the CPU in pages of 2 MB: a step reads records from all over the pool, and to translate
+    their addresses would take as long as to read them."""
+    if torch.device(device).type != "cpu":
+        return torch.empty((count, nbytes), dtype=torch.uint8, device=device)
+    return allocate(count * nbytes).view(count, nbytes)
 
 
 def _record_view(pool: Tensor, region: Region) -> Tensor:

@@ -24,7 +24,8 @@ using attention_simd::kTile;
 using attention_simd::Loops;
 using attention_simd::Word;
 
-constexpr int64_t kAhead = 12;         // columns that are asked for before they are decoded
+constexpr int64_t kAhead = 12;  // columns that come to the first cache before they are decoded
+constexpr int64_t kSteps = 3;   // of the work on a piece, with each of which a share of the next one comes
 constexpr int64_t kTypicalKeys = 128;  // of a row, when its work is weighed
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -36,13 +37,15 @@ struct RowKeys {
 
   RecordFormat format(int64_t i) const { return i < first_entry ? window : entry; }
 
-  // Asks for the record of a column, which will be decoded soon: entries lie anywhere in memory. Inlined,
-  // because gcc leaves out calls of a function that does nothing else.
-  [[gnu::always_inline]] void prefetch(int64_t i, int64_t dim) const {
+  // Asks for the record of a column in a cache, 1 or 2: entries lie anywhere in memory. Inlined, because gcc
+  // leaves out calls of a function that does nothing else.
+  template <int kCache>
+  [[gnu::always_inline]] void ask(int64_t i, int64_t dim) const {
+    constexpr int kLocality = 4 - kCache;
     if (i >= static_cast<int64_t>(column.size()) || column[i] == nullptr) return;
     const int64_t bytes = value_bytes(format(i), dim) + scale_bytes(format(i), dim);
-    for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(column[i] + b);
-    __builtin_prefetch(column[i] + bytes - 1);
+    for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(column[i] + b, 0, kLocality);
+    __builtin_prefetch(column[i] + bytes - 1, 0, kLocality);
   }
 };
 
@@ -74,7 +77,7 @@ class RowSoftmax {
  public:
   void run(const T* q, int64_t heads, int64_t dim, const RowKeys& keys, const float* sink, float scale,
            T* out) {
-    for (int64_t i = 0; i < kAhead; ++i) keys.prefetch(i, dim);
+    for (int64_t i = 0; i < kAhead; ++i) keys.ask<1>(i, dim);
     start(q, heads, dim);
     const int64_t columns = static_cast<int64_t>(keys.column.size());
     bool any = false;
@@ -82,7 +85,7 @@ class RowSoftmax {
       const int64_t count = load(keys, begin, std::min(begin + kPiece, columns));
       if (count == 0) continue;
       any = true;
-      visit(count, scale);
+      visit(count, scale, keys, begin + kPiece);
     }
     if (any) {
       loops_->finish(sum_, maximum_, denominator_, sink, heads_, lanes_, dim_, out);
@@ -122,7 +125,7 @@ class RowSoftmax {
     const int64_t stride = tiles_ * kTile;
     int64_t count = 0;
     for (int64_t i = begin; i < end; ++i) {
-      keys.prefetch(i + kAhead, dim_);
+      keys.ask<1>(i + kAhead, dim_);
       if (keys.column[i] == nullptr) continue;
       T* key = keys_ + count++ * stride;
       decode_key(keys.format(i), keys.column[i], dim_, key);
@@ -142,11 +145,20 @@ class RowSoftmax {
 
   int64_t padded_keys(int64_t count) const { return ceil_div(count, loops_->step_keys) * loops_->step_keys; }
 
-  void visit(int64_t count, float scale) {
+  // Works on the `count` keys that were loaded. Meanwhile those of the next piece, from column `next` on,
+  // come to the second cache: to decode them takes less time than memory needs.
+  void visit(int64_t count, float scale, const RowKeys& keys, int64_t next) {
+    const auto ask_share = [&](int64_t step) {
+      const int64_t end = next + kPiece * (step + 1) / kSteps;
+      for (int64_t i = next + kPiece * step / kSteps; i < end; ++i) keys.ask<2>(i, dim_);
+    };
     const int64_t stride = tiles_ * kTile / kPerWord<T>;
-    const auto* keys = reinterpret_cast<const Word<T>*>(keys_);
-    loops_->score(q_, lanes_, keys, words_, stride, padded_keys(count), scale, logits_);
+    const auto* loaded = reinterpret_cast<const Word<T>*>(keys_);
+    ask_share(0);
+    loops_->score(q_, lanes_, loaded, words_, stride, padded_keys(count), scale, logits_);
+    ask_share(1);
     loops_->fold(logits_, lanes_, count, maximum_, denominator_, rescale_, weights_);
+    ask_share(2);
     loops_->accumulate(weights_, heads_, lanes_, values_, tiles_, count, rescale_, sum_);
   }
 

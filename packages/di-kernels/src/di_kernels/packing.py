@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from di_kernels import _native
 from di_kernels.cpu import linear as cpu
+from di_kernels.memory import allocate
 from di_kernels.ops.checks import check_kind, check_multiple, check_number
 from di_kernels.ops.linear import LinearWeight, WeightFormat
 from di_kernels.ops.moe import ExpertWeights
@@ -19,7 +19,6 @@ from di_kernels.reference.linear import unpack
 
 __all__ = [
     "LAYOUT_VERSION",
-    "allocate",
     "pack",
     "pack_all",
     "pack_experts",
@@ -30,7 +29,6 @@ __all__ = [
 
 LAYOUT_VERSION = 1
 """Changes when the bytes of a packed matrix change: what was written under another number is not read."""
-_LARGE_PAGE = 2 << 20
 _MOST = 1 << 40
 """Largest number of rows or columns."""
 
@@ -50,21 +48,6 @@ def packed_shape(format: WeightFormat, n: int, k: int) -> tuple[int, int]:
     if format is WeightFormat.FP8:
         check_multiple("rows of an FP8 weight", n, 32)
     return -(-n // 16), _native.packed_group_bytes(format.value, k)
-
-
-def allocate(nbytes: int) -> Tensor:
-    """Uninitialised memory, uint8 ``[nbytes]``, at a multiple of 2 MB, in pages of 2 MB where the system has them.
-
-    Raises:
-        ValueError: ``nbytes`` is negative.
-    """
-    check_kind("nbytes", nbytes, int)
-    check_number("nbytes", nbytes, 0, 2**63 - 1 - _LARGE_PAGE)
-    whole = torch.empty(nbytes + _LARGE_PAGE, dtype=torch.uint8)
-    start = -whole.data_ptr() % _LARGE_PAGE
-    memory = whole[start : start + nbytes]
-    _native.advise_large_pages(memory)
-    return memory
 
 
 def packed_from(data: Tensor, format: WeightFormat, n: int, k: int) -> LinearWeight:

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import IO
 
 import torch
+from di_kernels.memory import allocate
 from di_kernels.ops.linear import LinearWeight
-from di_kernels.packing import LAYOUT_VERSION, allocate, pack, packed_from, packed_shape
+from di_kernels.packing import LAYOUT_VERSION, pack, packed_from, packed_shape
 
 from di_model.checkpoint import Checkpoint
 from di_model.content import content_digest

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
+from di_kernels.memory import allocate
 from di_kernels.ops.attention import EntryKeys, WindowKeys, sparse_attention
 from di_kernels.ops.formats import EntryFormat, encode, encode_records, round_trip
 from di_kernels.ops.indexer import IndexPages, index_scores, select_entries
@@ -49,7 +50,7 @@ def _attention(context: int, rows: int) -> Case:
     pages = encode_records(random.values(4096, DIM), EntryFormat.FP4).view(
         -1, PAGE, EntryFormat.FP4.record_bytes(DIM)
     )
-    pages = pages.repeat(max(1, min(entries // 4096, 128)), 1, 1)
+    pages = _repeat(pages, max(1, min(entries // 4096, 128)))
     table = torch.arange(entries // PAGE, dtype=torch.int32).remainder(len(pages)).view(1, -1)
     ring = encode_records(random.values(WINDOW, DIM), EntryFormat.FP8).view(1, WINDOW, -1)
     fresh = encode_records(random.values(rows, DIM), EntryFormat.FP8)
@@ -91,8 +92,8 @@ def _index_pages(random: RandomBytes, entries: int) -> IndexPages:
     codes, scales = encode(random.values(PAGE * 256, INDEX_DIM), EntryFormat.MXFP4)
     repeats = -(-count // 256)
     return IndexPages(
-        values=codes.view(256, PAGE, -1).repeat(repeats, 1, 1)[:count],
-        scales=scales.view(256, PAGE, -1).repeat(repeats, 1, 1)[:count],
+        values=_repeat(codes.view(256, PAGE, -1), repeats)[:count],
+        scales=_repeat(scales.view(256, PAGE, -1), repeats)[:count],
         block_table=torch.arange(count, dtype=torch.int32).view(1, -1),
         sequence=_all(1, 0),
     )
@@ -156,6 +157,12 @@ def _select(entries: int, what: str) -> Case:
         members=(select,),
         buffers=((random.bytes(work.read),),),
     )
+
+
+def _repeat(pages: Tensor, times: int) -> Tensor:
+    """So many times behind each other, in the kind of memory that a cache pool has."""
+    memory = allocate(times * pages.nbytes).view(pages.dtype).view(times, *pages.shape)
+    return memory.copy_(pages).flatten(0, 1)
 
 
 def _all(rows: int, value: int) -> Tensor:

@@ -1,0 +1,46 @@
+"""Memory for what is large: where it lies, and in which pages."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from di_kernels.memory import allocate
+
+MAPPINGS = Path("/proc/self/smaps")
+LARGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 5 << 20])
+def test_memory_lies_at_large_pages(nbytes: int) -> None:
+    memory = allocate(nbytes)
+    assert (memory.numel(), memory.dtype) == (nbytes, torch.uint8)
+    assert nbytes == 0 or memory.data_ptr() % (2 << 20) == 0
+    memory.fill_(7)
+
+
+def flags_at(address: int) -> list[str]:
+    """Those of the mapping that has this address."""
+    found = False
+    for line in MAPPINGS.read_text().splitlines():
+        if bounds := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            found = int(bounds[1], 16) <= address < int(bounds[2], 16)
+        elif found and line.startswith("VmFlags:"):
+            return line.split()[1:]
+    raise AssertionError("no mapping has the address")
+
+
+@pytest.mark.skipif(not (MAPPINGS.exists() and LARGE_PAGES.exists()), reason="the system has no large pages")
+def test_large_pages_are_asked_for() -> None:
+    memory = allocate(5 << 20)
+    assert "hg" in flags_at(memory.data_ptr())
+    assert "hg" in flags_at(memory.data_ptr() + (4 << 20) - 1)
+
+
+def test_less_than_no_memory_is_refused() -> None:
+    with pytest.raises(ValueError, match="nbytes is -1"):
+        allocate(-1)
+    with pytest.raises(TypeError, match="nbytes"):
+        allocate(1.5)  # type: ignore[arg-type]
