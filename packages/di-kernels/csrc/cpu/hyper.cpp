@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "cpu/buffer.hpp"
 #include "parallel.hpp"
 #include "simd/hyper.hpp"
 #include "simd/norm.hpp"
@@ -12,6 +13,8 @@ namespace {
 
 using hyper_simd::kProjectRows;
 
+constexpr int64_t kFewRows = 6;  // for each thread
+
 // What is computed of one trunk: `z` and `rstd` are filled, then, by the thread that found rstd, `beside(r)`
 // is called for every row r, while other threads may still be at z.
 template <class T, class Beside>
@@ -20,21 +23,20 @@ void project_stream(const T* stream, int64_t rows, const Weight& fn, float eps, 
   const auto& loops = hyper_simd::active().of<T>();
   const auto inverse_rms = norm_simd::active().of<T>().inverse_rms;
   const auto project = [&](int64_t begin, int64_t end, int64_t first, int64_t last) {
-    const int64_t blocks = (end - begin + kProjectRows - 1) / kProjectRows;
-    for (int64_t b = 0; b < blocks; ++b) {
-      const int64_t r = begin + (end - begin) * b / blocks;
-      const int64_t count = begin + (end - begin) * (b + 1) / blocks - r;
+    thread_local Buffer buffer;
+    auto* sums = buffer.reserve<float>(std::min(end - begin, kProjectRows) * (last - first) * 16);
+    for (int64_t r = begin; r < end; r += kProjectRows) {
+      const int64_t count = std::min(end - r, kProjectRows);
       loops.project(stream + r * fn.k, count, fn.k, fn.data + first * fn.row_bytes, fn.row_bytes,
-                    last - first, z + r * fn.n + first, fn.n);
-    }
-    if (first > 0) return;
-    for (int64_t r = begin; r < end; ++r) {
-      rstd[r] = inverse_rms(stream + r * fn.k, fn.k, eps);
-      beside(r);
+                    last - first, sums, z + r * fn.n + first, fn.n);
+      for (int64_t i = r; i < r + count && first == 0; ++i) {
+        rstd[i] = inverse_rms(stream + i * fn.k, fn.k, eps);
+        beside(i);
+      }
     }
   };
   // Few rows: threads share the rows of fn, which is what costs; many: every thread has rows of its own.
-  if (rows <= kProjectRows * num_threads()) {
+  if (rows <= kFewRows * num_threads()) {
     parallel_for(fn.n, 2 * fn.k * rows, [&](int64_t first, int64_t last) { project(0, rows, first, last); });
   } else {
     parallel_for(rows, 2 * fn.k * fn.n, [&](int64_t begin, int64_t end) { project(begin, end, 0, fn.n); });

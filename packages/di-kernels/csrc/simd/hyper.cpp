@@ -13,91 +13,107 @@ struct Streams {
   static constexpr int value = M;
 };
 
-constexpr int64_t kGroup = 12;  // rows of fn that meet a chunk of the inputs while it is near
+// Sums of so many rows of x and of fn stay in registers, while so many columns of these rows of x lie in the
+// first cache as float32.
+#if defined(DI_AVX512)
+constexpr int kInputs = 6, kOutputs = 4;
+#else
+constexpr int kInputs = 2, kOutputs = 3;
+#endif
+constexpr int64_t kColumns = 960;
 
-// sums[r] += the products of `width` columns of R rows x and one row of fn, in 64 partial sums. `next` is
-// what will be read after fn.
-template <int R>
-DI_INLINE void accumulate(const float* x, int64_t x_stride, const uint8_t* fn, const uint8_t* next,
-                          int64_t width, f32x16* sums) {
-  f32x16 s[R][4];
+// Float32 rows at any byte address.
+struct Matrix {
+  const uint8_t* data;
+  int64_t row_bytes, rows;
+
+  [[gnu::always_inline]] const uint8_t* at(int64_t row, int64_t column) const {
+    return data + row * row_bytes + 4 * column;
+  }
+};
+
+// sums[r][j] += x[r] . row j of fn, for R and J rows of `width` columns, in 16 partial sums; sums [R, n, 16].
+template <int R, int J>
+DI_INLINE void accumulate(const float* x, const uint8_t* fn, int64_t row_bytes, int64_t width, int64_t n,
+                          float* sums) {
+  f32x16 s[R][J];
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
-    for (int lane = 0; lane < 4; ++lane) s[r][lane] = sums[4 * r + lane];
+    for (int j = 0; j < J; ++j) s[r][j] = load<f32x16>(sums + (r * n + j) * 16);
   }
-  for (int64_t i = 0; i < width; i += 64) {
+  for (int64_t i = 0; i < width; i += 16) {
+    f32x16 w[J];
 #pragma GCC unroll 4
-    for (int lane = 0; lane < 4; ++lane) {
-      if constexpr (R > 2) __builtin_prefetch(next + 4 * i + 64 * lane, 0, 2);  // else the hardware keeps up
-      const f32x16 w = load_bytes(fn, i + 16 * lane, Whole{});
+    for (int j = 0; j < J; ++j) w[j] = load_bytes(fn + j * row_bytes, i, Whole{});
 #pragma GCC unroll 6
-      for (int r = 0; r < R; ++r) {
-        s[r][lane] = fma(w, load<f32x16>(x + r * x_stride + i + 16 * lane), s[r][lane]);
-      }
+    for (int r = 0; r < R; ++r) {
+      const f32x16 v = load<f32x16>(x + r * width + i);
+#pragma GCC unroll 4
+      for (int j = 0; j < J; ++j) s[r][j] = fma(w[j], v, s[r][j]);
     }
   }
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
-    for (int lane = 0; lane < 4; ++lane) sums[4 * r + lane] = s[r][lane];
+    for (int j = 0; j < J; ++j) store(sums + (r * n + j) * 16, s[r][j]);
   }
 }
 
+// The columns c.. of R rows and all of fn. Those of the rows behind, which are next, are asked for.
 template <int R, class T>
-void project_rows(const T* x, int64_t k, const uint8_t* fn, int64_t fn_row_bytes, int64_t count, float* z,
-                  int64_t z_stride) {
-  constexpr int64_t kChunk = 8192 / R / 64 * 64;  // columns: 32 KiB of inputs as float32
-  alignas(64) float columns[R * kChunk];
-  alignas(64) f32x16 sums[kGroup * R * 4];
-  for (int64_t first = 0; first < count; first += kGroup) {
-    const int64_t group = count - first < kGroup ? count - first : kGroup;
-    for (int64_t i = 0; i < group * R * 4; ++i) sums[i] = f32x16{};
-    int64_t c = 0;
-    for (int64_t width; c + 64 <= k; c += width) {
-      width = k - c < kChunk ? (k - c) & ~int64_t{63} : kChunk;
-      for (int64_t r = 0; r < R; ++r) {
-        for (int64_t i = 0; i < width; i += 16) {
-          store(columns + r * kChunk + i, load_row(x + r * k + c + i, Whole{}));
-        }
-      }
-      for (int64_t j = 0; j < group; ++j) {
-        const uint8_t* row = fn + (first + j) * fn_row_bytes + 4 * c;
-        const uint8_t* next =
-            j + 1 < group ? row + fn_row_bytes : fn + first * fn_row_bytes + 4 * (c + width);
-        accumulate<R>(columns, kChunk, row, next, width, sums + j * R * 4);
-      }
+void accumulate_columns(const T* x, int64_t k, const Matrix& fn, int64_t c, int64_t width, float* sums) {
+  alignas(64) float columns[R * kColumns];
+  for (int64_t r = 0; r < R; ++r) {
+    const T* const row = x + r * k + c;
+    for (int64_t i = 0; i < width; i += 32) {
+      __builtin_prefetch(row + R * k + i, 0, 2);
+      store(columns + r * width + i, load_row(row + i, Whole{}));
+      store(columns + r * width + i + 16, load_row(row + i + 16, Whole{}));
     }
-    for (int64_t j = 0; j < group; ++j) {
-      for (int64_t r = 0; r < R; ++r) {
-        const f32x16* s = sums + (j * R + r) * 4;
-        float sum = tree_sum((s[0] + s[1]) + (s[2] + s[3]));
-        for (int64_t i = c; i < k; ++i) {
-          const float w = load_bytes(fn + (first + j) * fn_row_bytes, i, Part{1})[0];
-          sum = __builtin_fmaf(w, load_row(x + r * k + i, Part{1})[0], sum);
-        }
-        z[r * z_stride + first + j] = one_nan(sum);
-      }
-    }
+  }
+  int64_t j = 0;
+  for (; j + kOutputs <= fn.rows; j += kOutputs) {
+    accumulate<R, kOutputs>(columns, fn.at(j, c), fn.row_bytes, width, fn.rows, sums + j * 16);
+  }
+  for (; j < fn.rows; ++j) {
+    accumulate<R, 1>(columns, fn.at(j, c), fn.row_bytes, width, fn.rows, sums + j * 16);
   }
 }
 
+// Of at most R rows, as many as there are.
+template <int R, class T>
+void accumulate_rows(const T* x, int64_t rows, int64_t k, const Matrix& fn, int64_t c, int64_t width,
+                     float* sums) {
+  if constexpr (R > 1) {
+    if (rows < R) return accumulate_rows<R - 1>(x, rows, k, fn, c, width, sums);
+  }
+  accumulate_columns<R>(x, k, fn, c, width, sums);
+}
+
+// Columns of fn meet all rows of x while they are near.
 template <class T>
-void project(const T* x, int64_t rows, int64_t k, const uint8_t* fn, int64_t fn_row_bytes, int64_t count,
-             float* z, int64_t z_stride) {
-  switch (rows) {
-    case 1:
-      return project_rows<1>(x, k, fn, fn_row_bytes, count, z, z_stride);
-    case 2:
-      return project_rows<2>(x, k, fn, fn_row_bytes, count, z, z_stride);
-    case 3:
-      return project_rows<3>(x, k, fn, fn_row_bytes, count, z, z_stride);
-    case 4:
-      return project_rows<4>(x, k, fn, fn_row_bytes, count, z, z_stride);
-    case 5:
-      return project_rows<5>(x, k, fn, fn_row_bytes, count, z, z_stride);
-    default:
-      return project_rows<6>(x, k, fn, fn_row_bytes, count, z, z_stride);
+void project(const T* x, int64_t rows, int64_t k, const uint8_t* data, int64_t row_bytes, int64_t n,
+             float* sums, float* z, int64_t z_stride) {
+  const Matrix fn{data, row_bytes, n};
+  const int64_t blocks = (rows + kInputs - 1) / kInputs, whole = k & ~int64_t{31};
+  std::memset(sums, 0, static_cast<size_t>(rows * n) * 64);
+  for (int64_t c = 0; c < whole; c += kColumns) {
+    const int64_t width = whole - c < kColumns ? whole - c : kColumns;
+    for (int64_t b = 0; b < blocks; ++b) {
+      const int64_t begin = rows * b / blocks, end = rows * (b + 1) / blocks;
+      accumulate_rows<kInputs>(x + begin * k, end - begin, k, fn, c, width, sums + begin * n * 16);
+    }
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t j = 0; j < n; ++j) {
+      float sum = tree_sum(load<f32x16>(sums + (r * n + j) * 16));
+      for (int64_t i = whole; i < k; ++i) {
+        const float w = load_bytes(fn.at(j, i), 0, Part{1})[0];
+        sum = __builtin_fmaf(w, load_row(x + r * k + i, Part{1})[0], sum);
+      }
+      z[r * z_stride + j] = one_nan(sum);
+    }
   }
 }
 

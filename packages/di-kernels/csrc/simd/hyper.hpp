@@ -7,14 +7,14 @@
 
 namespace di::hyper_simd {
 
-constexpr int64_t kProjectRows = 6;  // rows that meet a row of `fn` at once
+constexpr int64_t kProjectRows = 48;  // rows that meet columns of `fn` while these are in the second cache
 
 template <class T>
 struct Loops {
-  // z[r * z_stride + j] = x[r] . row j of fn, for rows 1..kProjectRows and j < count; rows of x have k
-  // values.
+  // z[r * z_stride + j] = x[r] . row j of fn, for j < count; rows of x have k values. `sums` is room for 16
+  // numbers of each z.
   void (*project)(const T* x, int64_t rows, int64_t k, const uint8_t* fn, int64_t fn_row_bytes, int64_t count,
-                  float* z, int64_t z_stride);
+                  float* sums, float* z, int64_t z_stride);
   void (*pre)(const T* stream, const float* pre, int64_t m, int64_t dim, T* y);
   void (*post)(const T* stream, const T* y, const float* post, const float* comb, int64_t m, int64_t dim,
                T* out);
