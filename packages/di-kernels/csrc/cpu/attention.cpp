@@ -51,8 +51,7 @@ struct RowKeys {
 
 // One record in the type of the query; exact, but for float32 keys of a bfloat16 query, which are rounded.
 template <class T>
-void decode_key(RecordFormat format, const uint8_t* record, int64_t dim, T* out) {
-  const Loops<T>& loops = attention_simd::active().of<T>();
+void decode_key(const Loops<T>& loops, RecordFormat format, const uint8_t* record, int64_t dim, T* out) {
   if (format == RecordFormat::fp8 && loops.decode_fp8 != nullptr) {
     loops.decode_fp8(record, dim, out);
   } else if (format == RecordFormat::fp4 && loops.decode_fp4 != nullptr && dim % 32 == 0) {
@@ -128,7 +127,7 @@ class RowSoftmax {
       keys.ask<1>(i + kAhead, dim_);
       if (keys.column[i] == nullptr) continue;
       T* key = keys_ + count++ * stride;
-      decode_key(keys.format(i), keys.column[i], dim_, key);
+      decode_key(*loops_, keys.format(i), keys.column[i], dim_, key);
       std::fill(key + dim_, key + stride, T{});
       if (count % kPerWord<T> == 0) load_values(count - kPerWord<T>);
     }
@@ -316,6 +315,7 @@ void gathered_attention(const AttentionShape& shape, const T* q, const RecordGri
     }
   }
   const auto collect = [&](int64_t row, RowKeys& list) {
+    list.first_entry = 0;
     list.entry = keys.format;
     for (int64_t i = 0; i < width; ++i) {
       const int64_t key = index[row * width + i];

@@ -5,10 +5,6 @@
 
 namespace di {
 
-void encode_groups(GroupFormat format, const float* x, int64_t dim, uint8_t* codes, uint8_t* scales) {
-  formats_simd::active().f32.encode[static_cast<int>(format)](x, dim, codes, scales);
-}
-
 void decode_groups(GroupFormat format, const uint8_t* codes, const uint8_t* scales, int64_t dim, float* x) {
   formats_simd::active().f32.decode[static_cast<int>(format)](codes, scales, dim, x);
 }

@@ -16,11 +16,6 @@ constexpr int64_t code_bytes(GroupFormat format, int64_t dim) {
   return format == GroupFormat::fp8 ? dim : dim / 2;
 }
 
-// Codes and scales of one vector of `dim` values. A group with a NaN gets a NaN scale and codes of zero; so
-// does a group with an infinity where the scale is UE8M0. FP4 saturates infinities to its largest value,
-// 2688.
-void encode_groups(GroupFormat format, const float* x, int64_t dim, uint8_t* codes, uint8_t* scales);
-
 // Values of one vector of `dim` values.
 void decode_groups(GroupFormat format, const uint8_t* codes, const uint8_t* scales, int64_t dim, float* x);
 
@@ -32,7 +27,9 @@ void round_trip_fp8(float* x, int64_t dim);
 template <class T>
 void round_trip_fp8_rows(const T* x, int64_t rows, int64_t dim, T* y);
 
-// Rows of codes and scales of x [rows, dim]; rows are contiguous.
+// Rows of codes and scales of x [rows, dim]; rows are contiguous. A group with a NaN gets a NaN scale and
+// codes of zero; so does a group with an infinity where the scale is UE8M0. FP4 saturates infinities to its
+// largest value, 2688.
 template <class T>
 void encode(GroupFormat format, const T* x, int64_t rows, int64_t dim, uint8_t* codes, uint8_t* scales);
 

@@ -50,21 +50,17 @@ void collapse_row(const T* stream, const float* pre, const NormWeight& norm, int
   norm_simd::active().of<T>().rms_norm(x, norm.weight, dim, norm.eps, x, quantized);
 }
 
-void scale_row(float* z, int64_t n, float factor) {
-  for (int64_t i = 0; i < n; ++i) z[i] *= factor;
-}
-
-// Coefficients of z, each row multiplied by its rstd before (null: it is already).
-void mixes_of(float* scaled, const float* z, const float* rstd, int64_t rows, int64_t m,
-              const HyperParameters& parameters, HyperMixes out) {
+// Coefficients of z times rstd of its rows (null: of z).
+void mixes_of(const float* z, const float* rstd, int64_t rows, int64_t m, const HyperParameters& parameters,
+              HyperMixes out) {
   const auto loop = hyper_simd::active().coefficients;
   const hyper_simd::Coefficients constants{parameters.base, parameters.scale, parameters.hc_eps,
                                            parameters.sinkhorn_iters};
   const int64_t n = m * (m + 2);
   parallel_for(rows, 8 * m * m * parameters.sinkhorn_iters, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      if (rstd != nullptr) scale_row(scaled + r * n, n, rstd[r]);
-      loop(z + r * n, m, constants, out.pre + r * m, out.post + r * m, out.comb + r * m * m);
+      const float factor = rstd == nullptr ? 1.0f : rstd[r];
+      loop(z + r * n, factor, m, constants, out.pre + r * m, out.post + r * m, out.comb + r * m * m);
     }
   });
 }
@@ -75,12 +71,12 @@ template <class T>
 void hyper_project(const T* stream, int64_t rows, const Weight& fn, float eps, float* z) {
   std::vector<float> rstd(static_cast<size_t>(rows));
   project_stream(stream, rows, fn, eps, z, rstd.data(), [](int64_t) {});
-  for (int64_t r = 0; r < rows; ++r) scale_row(z + r * fn.n, fn.n, rstd[r]);
+  for (int64_t i = 0; i < rows * fn.n; ++i) z[i] *= rstd[i / fn.n];
 }
 
 void hyper_coefficients(const float* z, int64_t rows, int64_t m, const HyperParameters& parameters,
                         HyperMixes out) {
-  mixes_of(nullptr, z, nullptr, rows, m, parameters, out);
+  mixes_of(z, nullptr, rows, m, parameters, out);
 }
 
 template <class T>
@@ -111,7 +107,7 @@ void hyper_enter(const T* stream, int64_t rows, int64_t m, int64_t dim, const We
     T* second = quantized == nullptr ? nullptr : quantized + r * dim;
     collapse_row(stream + r * m * dim, pre + r * m, norm, m, dim, x + r * dim, second);
   });
-  mixes_of(z, z, rstd, rows, m, parameters, out);
+  mixes_of(z, rstd, rows, m, parameters, out);
 }
 
 template <class T>

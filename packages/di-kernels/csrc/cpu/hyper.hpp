@@ -23,8 +23,8 @@ struct HyperMixes {
 };
 
 // z [rows, m(m+2)] = (fn . u) * rstd of the flattened trunk u (3.2); stream [rows, m, dim], fn [m(m+2),
-// m*dim] float32. Products are summed by fused multiply-add in 64 partial sums of interleaved columns, then a
-// tree; columns past a multiple of 64 follow in order. rstd is that of norm.hpp.
+// m*dim] float32. Products are summed by fused multiply-add in 16 partial sums of interleaved columns, then a
+// tree; columns past a multiple of 32 follow in order. rstd is that of rms_norm().
 template <class T>
 void hyper_project(const T* stream, int64_t rows, const Weight& fn, float eps, float* z);
 
@@ -42,7 +42,7 @@ template <class T>
 void hyper_collapse(const T* stream, const float* pre, const NormWeight& norm, int64_t rows, int64_t m,
                     int64_t dim, T* x, T* quantized);
 
-// What a sub-layer does with the trunk it finds, in one or two parallel loops: the coefficients of `stream`
+// What a sub-layer does with the trunk it finds, in two parallel loops: the coefficients of `stream`
 // (hyper_project, hyper_coefficients) and hyper_collapse with the `pre` of the sub-layer before, which must
 // not be out.pre. Scratch: m(m+2) + 1 floats for each row.
 template <class T>

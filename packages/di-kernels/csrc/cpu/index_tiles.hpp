@@ -17,7 +17,7 @@ namespace di {
 using indexer_simd::kColumns;
 using indexer_simd::kPairs;
 
-constexpr int64_t kTileRows = 8;  // rows that share the keys of a tile
+constexpr int64_t kSharingRows = 8;  // rows that share the keys of a tile
 
 // The page that holds an entry of one row; looked up again only where entries cross to another page.
 class PageCursor {

@@ -93,8 +93,8 @@ template <class T>
 void index_scores(const IndexShape& shape, const T* q, const T* weights, const IndexPages& pages,
                   const IndexTargets& targets, float* out) {
   check(pages, targets, shape.rows);
-  const int64_t groups = ceil_div(shape.rows, kTileRows), tiles = ceil_div(targets.width, kColumns);
-  const int64_t cost = std::min(kTileRows, shape.rows) * kColumns * shape.heads * shape.dim / 8;
+  const int64_t groups = ceil_div(shape.rows, kSharingRows), tiles = ceil_div(targets.width, kColumns);
+  const int64_t cost = std::min(kSharingRows, shape.rows) * kColumns * shape.heads * shape.dim / 8;
   parallel_for(groups * tiles, cost, [&](int64_t begin, int64_t end) {
     thread_local TileScorer<T> scorer;
     const typename TileScorer<T>::Arithmetic arithmetic;
@@ -102,7 +102,7 @@ void index_scores(const IndexShape& shape, const T* q, const T* weights, const I
     int64_t taken = -1;
     for (int64_t item = begin; item < end; ++item) {
       const int64_t group = item / tiles, first = item % tiles * kColumns;
-      const int64_t row = group * kTileRows, stop = std::min(row + kTileRows, shape.rows);
+      const int64_t row = group * kSharingRows, stop = std::min(row + kSharingRows, shape.rows);
       if (group != taken) scorer.take(shape, q, weights, pages, row, stop);
       taken = group;
       scores.run(scorer, pages, row, stop, first);

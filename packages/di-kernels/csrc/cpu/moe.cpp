@@ -13,6 +13,10 @@
 namespace di {
 namespace {
 
+using linear_simd::kTileGroups;
+
+static_assert(kTileGroups * kGroupRows == kBlock);  // a block of channels is a tile
+
 constexpr int64_t kRunRows = 64;     // times tiles that are computed in one run: the longer the better memory
                                      // reads, but what is computed stays in the first caches
 constexpr int64_t kRowBlock = 1024;  // rows whose intermediate values are held at once
@@ -146,9 +150,6 @@ class ExpertPass {
   }
 
  private:
-  static constexpr int64_t kTileGroups = kBlock / kGroupRows;
-  static_assert(kTileGroups == linear_simd::kTileGroups);  // of which groups_at_once() tells
-
   static int64_t run_of(const Weight& weight, const BlockedRows& x) {
     return groups_at_once(weight, x) / kTileGroups;
   }
@@ -233,10 +234,14 @@ class ExpertPass {
     const int64_t groups = std::min(blocks * kTileGroups, groups_of(bank_.dim) - group);
     const int64_t channel = group * kGroupRows, whole = std::min(groups, bank_.dim / kGroupRows - group);
     float* totals = buffer.reserve<float>(groups * stride);
+    const auto target_of = [&](int64_t r) {
+      return y + groups_.pair[groups_.start[i] + r] * bank_.dim + channel;
+    };
+    for (int64_t r = 0; r < count; ++r) ask_for_output(target_of(r), whole * kGroupRows);
     multiply(bank_.w2[groups_.expert[i]], group, groups, hidden_[i], totals);
     for (int64_t r = 0; r < count; ++r) {
       const float* row = totals + r * kGroupRows;
-      T* target = y + groups_.pair[groups_.start[i] + r] * bank_.dim + channel;
+      T* const target = target_of(r);
       store_totals(row, stride, whole, kGroupRows, target, kGroupRows);
       if (whole == groups) continue;
       store_totals(row + whole * stride, 0, 1, bank_.dim % kGroupRows, target + whole * kGroupRows, 0);

@@ -5,10 +5,6 @@
 
 namespace di {
 
-float inverse_rms(const float* x, int64_t n, float eps) {
-  return norm_simd::active().f32.inverse_rms(x, n, eps);
-}
-
 template <class T>
 void rms_norm(const T* x, const uint8_t* weight, T* y, int64_t rows, int64_t dim, float eps, T* quantized) {
   const auto& loops = norm_simd::active().of<T>();

@@ -12,13 +12,10 @@ struct NormWeight {
   float eps;
 };
 
-// 1/sqrt(mean(x^2) + eps) of a vector of n values. Squares are summed in 64 partial sums of interleaved
-// elements, then a tree; elements past a multiple of 64 follow in order.
-float inverse_rms(const float* x, int64_t n, float eps);
-
 // y[r] = round((x[r] * rstd) * weight), rstd = 1/sqrt(mean(x^2) + eps); x, y [rows, dim] contiguous, y may be
 // x; weight [dim] float32 at any address. `quantized` [rows, dim], where not null, gets the MXFP8 round trip
-// of y (backbone specification, 2.3); dim is a multiple of 32 then.
+// of y (backbone specification, 2.3); dim is a multiple of 32 then. Squares are summed in 64 partial sums of
+// interleaved elements, then a tree; elements past a multiple of 64 follow in order.
 template <class T>
 void rms_norm(const T* x, const uint8_t* weight, T* y, int64_t rows, int64_t dim, float eps,
               T* quantized = nullptr);

@@ -95,7 +95,7 @@ class Selection {
             const EntryChoice& choice, const std::vector<RowColumns>& columns)
       : shape_(shape), q_(q), weights_(weights), pages_(pages), choice_(choice), columns_(columns) {}
 
-  // Scores one part of the columns of the rows begin..end-1, at most kTileRows.
+  // Scores one part of the columns of the rows begin..end-1, at most kSharingRows.
   void score(int64_t begin, int64_t end, const Split& split, int64_t part, Part* parts) const {
     thread_local TileScorer<T> scorer;
     const typename TileScorer<T>::Arithmetic arithmetic;
@@ -190,7 +190,7 @@ void select_entries(const IndexShape& shape, const T* q, const T* weights, const
     work += columns.back().scored * shape.heads * shape.dim / 8;
   }
   const Selection<T> selection(shape, q, weights, pages, choice, columns);
-  const int64_t groups = ceil_div(shape.rows, kTileRows), threads = num_threads();
+  const int64_t groups = ceil_div(shape.rows, kSharingRows), threads = num_threads();
   const int64_t unit = choice.blocks != nullptr ? std::lcm(kColumns, choice.block_size) : kColumns;
   // Few rows: a thread takes a part of their columns, else whole rows. No more parts than keep all threads
   // busy: each of each row holds a list of its own.
@@ -200,10 +200,10 @@ void select_entries(const IndexShape& shape, const T* q, const T* weights, const
   if (split.parts > 1) shared.resize(std::max(shared.size(), static_cast<size_t>(shape.rows * split.parts)));
   Part* const all = shared.data();
   parallel_for(items, work / std::max<int64_t>(items, 1), [&](int64_t begin, int64_t end) {
-    thread_local Part own[kTileRows];
+    thread_local Part own[kSharingRows];
     for (int64_t item = begin; item < end; ++item) {
-      const int64_t row = item / split.parts * kTileRows, part = item % split.parts;
-      const int64_t stop = std::min(row + kTileRows, shape.rows);
+      const int64_t row = item / split.parts * kSharingRows, part = item % split.parts;
+      const int64_t stop = std::min(row + kSharingRows, shape.rows);
       Part* const parts = split.parts > 1 ? all + part * shape.rows + row : own;
       selection.score(row, stop, split, part, parts);
       for (int64_t r = row; split.parts == 1 && r < stop; ++r) selection.finish(r, parts + (r - row), 1, 0);

@@ -11,19 +11,10 @@ namespace {
 // Replaces vectors x [count, dim] by what a reader of their MXFP4 records sees.
 void round_trip_mxfp4(bf16* x, int64_t count, int64_t dim, Workspace& work) {
   const Workspace::Scope scope(work);
-  float* wide = work.take<float>(count * dim);
-  uint8_t* codes = work.take<uint8_t>(count * dim);
-  parallel_for(count, 16 * dim, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      float* row = wide + i * dim;
-      uint8_t* code = codes + i * dim;
-      uint8_t* scales = code + code_bytes(GroupFormat::mxfp4, dim);
-      widen(x + i * dim, dim, row);
-      encode_groups(GroupFormat::mxfp4, row, dim, code, scales);
-      decode_groups(GroupFormat::mxfp4, code, scales, dim, row);
-      narrow(row, dim, x + i * dim);
-    }
-  });
+  const int64_t bytes = code_bytes(GroupFormat::mxfp4, dim), groups = dim / group_size(GroupFormat::mxfp4);
+  auto *codes = work.take<uint8_t>(count * bytes), *scales = work.take<uint8_t>(count * groups);
+  encode(GroupFormat::mxfp4, x, count, dim, codes, scales);
+  decode(GroupFormat::mxfp4, codes, bytes, scales, groups, count, dim, x);
 }
 
 }  // namespace

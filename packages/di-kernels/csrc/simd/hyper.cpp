@@ -266,11 +266,11 @@ void sinkhorn(float* p, int64_t m, float eps, int iterations) {
   for (int64_t i = 0; i < m * m; ++i) p[i] = one_nan(p[i]);
 }
 
-void coefficients(const float* z, int64_t m, const Coefficients& parameters, float* pre, float* post,
-                  float* comb) {
+void coefficients(const float* z, float rstd, int64_t m, const Coefficients& parameters, float* pre,
+                  float* post, float* comb) {
   const auto affine = [&](int64_t column, int part, auto lanes) __attribute__((always_inline)) {
     const float scale = load_bytes(parameters.scale, part, Part{1})[0];
-    return load_row(z + column, lanes) * scale + load_bytes(parameters.base, column, lanes);
+    return load_row(z + column, lanes) * rstd * scale + load_bytes(parameters.base, column, lanes);
   };
   by_16(m, [&](int64_t s, auto lanes) __attribute__((always_inline)) {
     store_row(pre + s, sigmoid(affine(s, 0, lanes)) + parameters.hc_eps, lanes);

@@ -33,9 +33,9 @@ struct Coefficients {
 };
 
 struct Table : ByType<Loops> {
-  // pre, post [m], comb [m, m] of z [m(m+2)].
-  void (*coefficients)(const float* z, int64_t m, const Coefficients& parameters, float* pre, float* post,
-                       float* comb);
+  // pre, post [m], comb [m, m] of z [m(m+2)] times rstd.
+  void (*coefficients)(const float* z, float rstd, int64_t m, const Coefficients& parameters, float* pre,
+                       float* post, float* comb);
 };
 DI_SIMD_FAMILY
 

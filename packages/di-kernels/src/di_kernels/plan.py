@@ -325,7 +325,7 @@ class CachedPlan:
             slots,
             block_table,
             context,
-            window_columns or self._window,
+            self._window if window_columns is None else window_columns,
             hidden,
             features,
         )

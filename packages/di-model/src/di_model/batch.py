@@ -119,13 +119,14 @@ def build_batch(
             f"tokens has shape {list(tokens.shape)}; expected [{rows.positions.shape[0]}], one a row"
         )
     ratios = sorted({layer.ratio for layer in layout.spec.layers if layer.ratio})
+    window = layout.spec.window
     return Batch(
         tokens=tokens.to(torch.int32),
         positions=rows.positions.to(torch.int32),
         sequence=rows.sequence.to(torch.int32),
         block_table=block_table.to(torch.int32).contiguous(),
         last_tokens=_last_tokens(rows, tokens, context),
-        window=_window_rows(rows, layout.spec.window, window_columns or layout.spec.window),
+        window=_window_rows(rows, window, window if window_columns is None else window_columns),
         window_store=ring_store_plan(rows, layout.window_cells),
         entries={ratio: _entry_rows(rows, ratio, layout.compress_cells) for ratio in ratios},
     )

@@ -32,8 +32,8 @@ REPEATS = 4
 """Of each ceiling in a round: one that was disturbed every time would make what is compared with it look too good."""
 SHORT_ROUND = 0.02
 """Seconds of a round of calls that is repeated as often: of more trials the least is less."""
-DOT_ITERATIONS = 400_000
-"""Of the loop in registers: about half a millisecond."""
+DOT_SECONDS = 5e-4
+"""Of a call of the dot: as short as the kernels beside it, which a processor slows down for dots of a longer time."""
 CACHE_SIZE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
 USUAL_CACHE = 32 << 20
 POOL_CACHES = 4
@@ -135,7 +135,7 @@ def measure(case: Case, seconds: float) -> Reached:
     alone = num_threads() == 1
     calls = Least(case.members, alone)
     reads = Least([ceilings.MemoryRead(buffers) for buffers in case.buffers], alone)
-    dots = Least([lambda: ceilings.dot_peak(DOT_ITERATIONS)], alone)
+    dots = DotCeiling(alone)
     peers = Least(case.peer.members if case.peer is not None else (), alone)
     rounds, deadline = 0, time.perf_counter() + seconds
     with torch.inference_mode(), without_collection():
@@ -153,9 +153,7 @@ def measure(case: Case, seconds: float) -> Reached:
                 dots.round()
             rounds += 1
     read_bytes = sum(buffer.numel() // 64 * 64 for buffers in case.buffers for buffer in buffers)
-    found = Ceilings(
-        read=read_bytes / reads.total, dot=num_threads() * ceilings_per_thread() * DOT_ITERATIONS / dots.total
-    )
+    found = Ceilings(read=read_bytes / reads.total, dot=dots.flops)
     return Reached(
         family=case.family,
         name=case.name,
@@ -173,9 +171,29 @@ def measure(case: Case, seconds: float) -> Reached:
     )
 
 
+class DotCeiling(Least):
+    """The dot of the instruction set and the threads in use, for about :data:`DOT_SECONDS` a call."""
+
+    def __init__(self, alone: bool = False) -> None:
+        iterations, taken = 250, 0.0
+        while taken < DOT_SECONDS / 4:
+            iterations *= 4
+            start = time.perf_counter()
+            self._operations = ceilings.dot_peak(iterations)
+            taken = time.perf_counter() - start
+        self._iterations = max(1, round(iterations * DOT_SECONDS / taken))
+        self._operations = self._operations * self._iterations // iterations
+        super().__init__([lambda: ceilings.dot_peak(self._iterations)], alone)
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations a second, of the least time."""
+        return self._operations / self.total
+
+
 def settle(found: Sequence[Reached]) -> list[Reached]:
-    """The measurements of a run with the dot peak that its best moment had: a loop in registers has one peak, whatever
-    it stands beside. Where a case saw much less of it, neither its times nor its read rate are to be trusted."""
+    """The measurements of a run with the dot peak that its best moment had: the dot has one peak, whatever it stands
+    beside. Where a case saw much less of it, neither its times nor its read rate are to be trusted."""
     peaks = dot_peaks((reached.threads, reached.ceilings.dot) for reached in found)
     return [
         replace(
@@ -193,11 +211,6 @@ def dot_peaks(dots: Iterable[tuple[int, float]]) -> dict[int, float]:
     for threads, dot in dots:
         peaks[threads] = max(peaks.get(threads, 0.0), dot)
     return peaks
-
-
-def ceilings_per_thread() -> int:
-    """Floating-point operations of one iteration of the dot in registers, of one thread."""
-    return ceilings.dot_peak(1) // num_threads()
 
 
 def as_bytes(*tensors: Tensor | None) -> Buffers:

@@ -17,9 +17,8 @@ from di_spec import SamplingParams
 from di_engine.benchmark.layer import stored_tensors
 from di_engine.benchmark.measure import (
     DISTURBED,
-    DOT_ITERATIONS,
+    DotCeiling,
     as_bytes,
-    ceilings_per_thread,
     dot_peaks,
     using_threads,
 )
@@ -149,18 +148,17 @@ def settle(found: Sequence[ModelTiming]) -> list[ModelTiming]:
 
 
 def measure_ceilings(loaded: LoadedModel) -> tuple[Ceilings, bool]:
-    """A plain read of all of the model's weights, and the dot in registers; and whether other work disturbed them."""
+    """A plain read of all of the model's weights, and the dot; and whether other work disturbed them."""
     model = loaded.model
     assert isinstance(model, Model)
     buffers = as_bytes(*stored_tensors(model.weights))
     reads = Least([machine.MemoryRead(buffers)])
-    dots = Least([lambda: machine.dot_peak(DOT_ITERATIONS)])
+    dots = DotCeiling()
     for _ in range(CEILING_ROUNDS):
         reads.round()
         dots.round()
     read = sum(buffer.numel() // 64 * 64 for buffer in buffers) / reads.total
-    dot = num_threads() * ceilings_per_thread() * DOT_ITERATIONS / dots.total
-    return Ceilings(read, dot), reads.disturbed or dots.disturbed
+    return Ceilings(read, dots.flops), reads.disturbed or dots.disturbed
 
 
 class _EngineLoop:

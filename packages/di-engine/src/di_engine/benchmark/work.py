@@ -30,7 +30,7 @@ class Ceilings:
     read: float
     """Bytes a second, of a plain read of the same buffers."""
     dot: float
-    """Floating-point operations a second, of the bfloat16 dot in registers."""
+    """Floating-point operations a second, of the bfloat16 dot of the instruction set."""
 
     def floor(self, work: Work) -> float:
         """Seconds that the work takes at least: the longer one of reading and computing."""

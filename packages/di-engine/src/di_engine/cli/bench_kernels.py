@@ -39,8 +39,8 @@ def command(
 ) -> None:
     """Time the operations of a step at the sizes of the release.
 
-    Each is timed in turns with a plain read of its weights or caches, with the bfloat16 dot in registers and, where
-    there is one, with a peer. "reached" is the share of whichever ceiling binds.
+    Each is timed in turns with a plain read of its weights or caches, with the bfloat16 dot of the instruction set
+    and, where there is one, with a peer. "reached" is the share of whichever ceiling binds.
     """
     from tqdm import tqdm  # type: ignore[import-untyped]
 
