@@ -1,6 +1,8 @@
 """Views of the pools: addresses of the released layout, no copies, no overlap, NaN poison."""
 
+import copy
 import dataclasses
+import pickle
 from collections.abc import Iterator
 
 import pytest
@@ -155,14 +157,28 @@ def test_layers_without_a_region_are_named(released: CacheLayout) -> None:
 def test_pools_need_more_than_the_null_unit(
     small_spec: CacheSpec, blocks: int, slots: int, field: str
 ) -> None:
-    with pytest.raises(CacheConfigError, match=f"{field} is 1; allowed: 2 or more"):
+    with pytest.raises(CacheConfigError, match=f"{field} is 1; allowed: an integer from 2"):
         CachePool(CacheLayout.from_spec(small_spec), blocks, slots)
+
+
+@pytest.mark.parametrize("count", [2.5, "3", None, 2**31])
+def test_units_are_counted_by_integers(small_spec: CacheSpec, count: object) -> None:
+    with pytest.raises(CacheConfigError, match=r"num_slots is .*; allowed: an integer from 2"):
+        CachePool(CacheLayout.from_spec(small_spec), 2, count)  # type: ignore[arg-type]
+
+
+def test_a_pool_is_not_copied(small_spec: CacheSpec) -> None:
+    """A copy of its views would not share the memory of the copied pools."""
+    pool = CachePool(CacheLayout.from_spec(small_spec), 2, 2)
+    for copy_of in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="a CachePool cannot be copied or pickled"):
+            copy_of(pool)
 
 
 def test_copies_follow_each_other(released: CacheLayout) -> None:
     pool = CachePool(released, num_blocks=5, num_slots=5)
-    for rows, copy in ((pool.blocks, pool.copy_blocks), (pool.slots, pool.copy_slots)):
+    for rows, copied in ((pool.blocks, pool.copy_blocks), (pool.slots, pool.copy_slots)):
         for row in range(5):
             rows[row] = row
-        copy([(1, 2), (2, 4)])
+        copied([(1, 2), (2, 4)])
         assert [row.unique().tolist() for row in rows] == [[0], [1], [1], [3], [1]]

@@ -263,9 +263,18 @@ def test_a_negated_view_is_refused(name: str) -> None:
 
 
 def test_a_weight_that_is_a_negated_view_is_refused() -> None:
-    data = torch._neg_view(f(4, 8))
     with pytest.raises(ValueError, match="data is a negated view"):
-        LinearWeight.dense(data)
+        linear(f(1, 8), LinearWeight.dense(torch._neg_view(f(4, 8))))
+
+
+def test_a_negated_view_is_refused_in_any_place() -> None:
+    """`z.conj().imag` is one; with one element it is dense."""
+    sink = torch.tensor([5 + 5j]).conj().imag
+    index = torch.zeros(1, 1, dtype=torch.int32)
+    with pytest.raises(ValueError, match="sink is a negated view"):
+        gathered_attention(torch.ones(1, 1, 32), torch.ones(1, 32), index, sink, 0.1)
+    with pytest.raises(ValueError, match="weight is a negated view"):
+        rms_norm(torch.ones(1, 1), torch.tensor([1 + 1j]).conj().imag, 1e-6)
 
 
 SCALARS = [

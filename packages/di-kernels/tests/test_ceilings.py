@@ -6,15 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from di_kernels import ceilings, instruction_sets, set_instruction_set
-from di_kernels.testing import threads
+from di_kernels import ceilings, instruction_sets
+from di_kernels.testing import instructions, threads
 
 
 @pytest.fixture(params=instruction_sets())
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    set_instruction_set(request.param)
-    yield request.param
-    set_instruction_set(instruction_sets()[-1])
+    with instructions(request.param):
+        yield request.param
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 255, 256, 320, 64 * 1001 + 5])

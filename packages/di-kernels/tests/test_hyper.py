@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -270,6 +271,22 @@ def test_same_bits_on_every_instruction_set(m: int, dim: int, dtype: torch.dtype
                 assert_same_values(got, wanted)
 
 
+@pytest.mark.parametrize(
+    ("constants", "message"),
+    [
+        ((math.nan, 1e-6, 20), "eps is nan; allowed: 0.0 to 1.0"),
+        ((1e-20, -1.0, 20), "hc_eps is -1.0; allowed: 0.0 to 1.0"),
+        ((1e-20, 1e-6, 0), "sinkhorn_iters is 0; allowed: 1 to 10000"),
+        ((1e-20, 1e-6, 2**31), "sinkhorn_iters is 2147483648; allowed: 1 to 10000"),
+    ],
+)
+def test_constants_are_checked(constants: tuple[float, float, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        HyperConstants(*constants)
+    with pytest.raises(TypeError, match=r"sinkhorn_iters is 2.5; it must be of type int"):
+        HyperConstants(1e-20, 1e-6, 2.5)  # type: ignore[arg-type]
+
+
 def test_bad_arguments_are_refused() -> None:
     fn, base, scale = parameters(4, 8)
     stream = torch.zeros(1, 4, 8)
@@ -278,13 +295,9 @@ def test_bad_arguments_are_refused() -> None:
         hyper_mixes(stream, fn[:, 1:], base, scale, CONSTANTS)
     with pytest.raises(TypeError, match="base has dtype"):
         hyper_mixes(stream, fn, base.double(), scale, CONSTANTS)
-    with pytest.raises(ValueError, match="sinkhorn_iters must be at least 1"):
-        hyper_mixes(stream, fn, base, scale, HyperConstants(1e-20, 1e-6, 0))
     weights = entry(4, 8)
     with pytest.raises(ValueError, match="the last dimension of stream is 8"):
         hyper_enter(stream, mixes.pre, weights, CONSTANTS, quantize=True)
-    with pytest.raises(ValueError, match="sinkhorn_iters must be at least 1"):
-        hyper_enter(stream, mixes.pre, weights, HyperConstants(1e-20, 1e-6, 0))
     with pytest.raises(ValueError, match=r"weights.norm has shape \[7\]"):
         hyper_enter(stream, mixes.pre, dataclasses.replace(weights, norm=weights.norm[1:]), CONSTANTS)
     with pytest.raises(ValueError, match="routed has shape"):

@@ -44,3 +44,8 @@ def test_less_than_no_memory_is_refused() -> None:
         allocate(-1)
     with pytest.raises(TypeError, match="nbytes"):
         allocate(1.5)  # type: ignore[arg-type]
+
+
+def test_more_than_there_is_is_refused() -> None:
+    with pytest.raises(MemoryError, match="nbytes is 4611686018427387904, more than the system gives"):
+        allocate(2**62)

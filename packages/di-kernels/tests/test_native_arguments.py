@@ -175,7 +175,7 @@ def test_parameters_that_leave_nothing_to_draw_are_refused(name: str, value: flo
     given = {field: torch.tensor([number], dtype=torch.float64) for field, number in values.items()}
     zero = torch.zeros(1, dtype=torch.int64)
     packed = pack_parameters(**given, top_k=zero, seeds=zero)
-    with pytest.raises(SamplingParametersError, match=f"^{name} is out of range$"):
+    with pytest.raises(SamplingParametersError, match=f"^{name} of row 0 is {value:f}; allowed: "):
         _native.choose(torch.zeros(1, 4), packed, zero, None, zero.clone(), zero == 1)
 
 

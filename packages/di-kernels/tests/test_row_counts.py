@@ -17,7 +17,7 @@ BLOCKS = (1, 3, 4, 5, 9, 17)
 """Blocks of 32 inputs: parts of a stage that is decoded at once, a whole one, and more."""
 
 
-def random_weight(form: WeightFormat, n: int, k: int, seed: int = 0) -> LinearWeight:
+def weight_of_wide_scales(form: WeightFormat, n: int, k: int, seed: int = 0) -> LinearWeight:
     generator = torch.Generator().manual_seed(seed)
 
     def integers(low: int, high: int, *shape: int) -> Tensor:
@@ -38,7 +38,7 @@ def test_a_product_of_any_number_of_rows(
     form: WeightFormat, blocks: int, dtype: torch.dtype, equal_sets: tuple[str, ...]
 ) -> None:
     n = 32 if form is WeightFormat.FP8 else 48  # of 16: two that meet rows together, and one alone
-    weight = random_weight(form, n, 32 * blocks)
+    weight = weight_of_wide_scales(form, n, 32 * blocks)
     x = hostile(Hostile.OUTLIERS, max(ROWS), 32 * blocks, dtype=dtype)
     expected = torch.cat([linear(x[i : i + 1], weight) for i in range(len(x))])
     for name in equal_sets:
@@ -53,7 +53,7 @@ def test_experts_with_any_number_of_rows(form: WeightFormat, equal_sets: tuple[s
     """Runs of groups end within a weight where threads share it; 96 channels are three quantization groups."""
 
     def matrices(n: int, k: int, seed: int) -> tuple[LinearWeight, ...]:
-        return tuple(random_weight(form, n, k, seed + expert) for expert in range(len(ROWS)))
+        return tuple(weight_of_wide_scales(form, n, k, seed + expert) for expert in range(len(ROWS)))
 
     bank = ExpertWeights(matrices(96, 64, 0), matrices(96, 64, 100), matrices(64, 96, 200))
     ids = torch.repeat_interleave(torch.arange(len(ROWS), dtype=torch.int32), torch.tensor(ROWS))
@@ -79,7 +79,7 @@ WIDE = 8224
 @pytest.mark.parametrize("rows", [66, 130, 258])
 def test_more_inputs_than_a_cache_holds(rows: int, form: WeightFormat) -> None:
     """The last part is of one block, and the last of seven or six groups is alone or not."""
-    weight = random_weight(form, 96 if form is WeightFormat.FP8 else 112, WIDE)
+    weight = weight_of_wide_scales(form, 96 if form is WeightFormat.FP8 else 112, WIDE)
     x = hostile(Hostile.OUTLIERS, rows, WIDE, dtype=torch.bfloat16)
     picked = [0, 1, 63, 64, 65, rows - 1]
     expected = torch.cat([linear(x[i : i + 1], weight) for i in picked])
@@ -92,7 +92,7 @@ def test_more_inputs_than_a_cache_holds(rows: int, form: WeightFormat) -> None:
 @pytest.mark.usefixtures("equal_sets")
 def test_more_inputs_of_a_block_diagonal_weight_than_a_cache_holds() -> None:
     """Two parts have a share of the third group of rows."""
-    weight = random_weight(WeightFormat.BFLOAT16, 80, WIDE)
+    weight = weight_of_wide_scales(WeightFormat.BFLOAT16, 80, WIDE)
     x = hostile(Hostile.OUTLIERS, 130 * 2, WIDE, dtype=torch.bfloat16).view(130, 2, WIDE)
     expected = grouped_linear(x[128:], weight, 2)
     for layout in (weight, pack(weight)):
@@ -103,7 +103,8 @@ def test_more_inputs_of_a_block_diagonal_weight_than_a_cache_holds() -> None:
 @pytest.mark.parametrize("form", FORMATS)
 def test_experts_of_more_inputs_than_a_cache_holds(form: WeightFormat) -> None:
     up, gate, down = (
-        (random_weight(form, n, k, seed),) for seed, (n, k) in enumerate([(96, WIDE), (96, WIDE), (WIDE, 96)])
+        (weight_of_wide_scales(form, n, k, seed),)
+        for seed, (n, k) in enumerate([(96, WIDE), (96, WIDE), (WIDE, 96)])
     )
     bank = ExpertWeights(up, gate, down)
     x = hostile(Hostile.OUTLIERS, 130, WIDE, dtype=torch.bfloat16)
@@ -118,7 +119,7 @@ def test_experts_of_more_inputs_than_a_cache_holds(form: WeightFormat) -> None:
 @pytest.mark.parametrize("form", FORMATS)
 def test_more_rows_than_are_held_in_blocks_at_once(form: WeightFormat) -> None:
     """Wide inputs are met in blocks of few rows, so that a cache holds them."""
-    weight = random_weight(form, 32, 8224)
+    weight = weight_of_wide_scales(form, 32, 8224)
     x = hostile(Hostile.OUTLIERS, 130, 8224, dtype=torch.bfloat16)
     expected = torch.cat([linear(x[i : i + 1], weight) for i in (0, 63, 64, 65, 127, 128, 129)])
     for layout in (weight, pack(weight)):

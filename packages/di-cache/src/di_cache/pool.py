@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 from di_kernels.memory import allocate
@@ -23,6 +24,7 @@ from di_cache.layout import (
 )
 
 POISON_BYTE = 0xFF
+MOST_UNITS = 2**31 - 1
 """Filled with it, every format reads as NaN: float32 and e4m3 values, UE8M0 and e4m3 scales."""
 
 
@@ -52,7 +54,8 @@ class CachePool:
         slots: uint8 [S, slot_bytes].
 
     Raises:
-        CacheConfigError: ``num_blocks`` or ``num_slots`` is below 2.
+        CacheConfigError: ``num_blocks`` or ``num_slots`` is no integer from 2 to 2**31 - 1.
+        MemoryError: the host has not so much memory.
     """
 
     def __init__(
@@ -65,8 +68,10 @@ class CachePool:
         poison: bool = False,
     ) -> None:
         for name, value in (("num_blocks", num_blocks), ("num_slots", num_slots)):
-            if value < 2:
-                raise CacheConfigError(f"{name} is {value}; allowed: 2 or more (number 0 is the null one)")
+            if not isinstance(value, int) or not 2 <= value <= MOST_UNITS:
+                raise CacheConfigError(
+                    f"{name} is {value!r}; allowed: an integer from 2 (number 0 is the null one) to {MOST_UNITS}"
+                )
         self.layout = layout
         self.blocks = _uninitialised(num_blocks, layout.block_bytes, device)
         self.slots = _uninitialised(num_slots, layout.slot_bytes, device)
@@ -74,6 +79,9 @@ class CachePool:
             self.blocks.fill_(POISON_BYTE)
             self.slots.fill_(POISON_BYTE)
         self._views = tuple(self._make_views(regions) for regions in layout.layers)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a CachePool cannot be copied or pickled: its views share its memory")
 
     @property
     def num_blocks(self) -> int:

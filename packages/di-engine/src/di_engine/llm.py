@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from os import PathLike
@@ -225,7 +225,7 @@ def _as_params(
 ) -> list[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * num_prompts
-    if not isinstance(params, Iterable):
+    if not isinstance(params, Iterable) or isinstance(params, str | Mapping):
         raise TypeError(
             f"sampling_params: got {type(params).__name__}, allowed: SamplingParams, one or several"
         )

@@ -19,8 +19,10 @@ constexpr const char* kEntryItems[] = {"pages", "format", "block_table", "sequen
 
 const int32_t* row_array(const View& view, const char* name, int64_t rows) {
   const auto array = dense<int32_t, 1>(view, name);
-  require(array.shape[0] == rows, "every array of the keys must have one element a row");
-  return array.data;
+  if (array.shape[0] == rows) return array.data;
+  throw nb::value_error((std::string(name) + " has " + std::to_string(array.shape[0]) +
+                         " elements; allowed: one a row, " + std::to_string(rows))
+                            .c_str());
 }
 
 WindowKeys window_keys(const nb::tuple& tuple, const AttentionShape& shape) {

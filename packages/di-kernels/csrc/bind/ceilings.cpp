@@ -37,7 +37,7 @@ class MemoryRead {
   explicit MemoryRead(const nb::list& buffers) {
     for (const nb::handle buffer : buffers) {
       View view;
-      if (!borrow(buffer, &view.tensor)) throw nb::type_error("a buffer must be a tensor");
+      if (!borrow(buffer, &view)) throw nb::type_error("a buffer must be a tensor");
       const auto bytes = dense<uint8_t, 1>(view, "buffer");
       const int64_t whole = bytes.shape[0] / kLine * kLine;
       for (int64_t i = 0; i < whole; i += kPiece) {

@@ -28,9 +28,18 @@ DiDLExchangeApi* find_api(PyTypeObject* type) noexcept {
   return api->header.version.major == 1 && api->borrow != nullptr ? api : nullptr;
 }
 
+// Only torch knows it: the interface has no word for it.
+bool is_negated(nb::handle tensor) noexcept {
+  static PyObject* const name = PyUnicode_InternFromString("is_neg");
+  PyObject* answer = PyObject_CallMethodNoArgs(tensor.ptr(), name);
+  if (answer == nullptr) PyErr_Clear();
+  Py_XDECREF(answer);
+  return answer == Py_True;
+}
+
 }  // namespace
 
-bool borrow(nb::handle object, DiDLTensor* out) noexcept {
+bool borrow(nb::handle object, View* out) noexcept {
   static CachedApi cached;  // written under the interpreter lock only
   PyTypeObject* type = Py_TYPE(object.ptr());
   if (type != cached.type) {
@@ -38,10 +47,12 @@ bool borrow(nb::handle object, DiDLTensor* out) noexcept {
     if (api == nullptr) return false;
     cached = {type, api};
   }
-  if (cached.api->borrow(object.ptr(), out) != 0) {
+  if (cached.api->borrow(object.ptr(), &out->tensor) != 0) {
     PyErr_Clear();
     return false;
   }
+  const uint8_t code = out->tensor.dtype.code;
+  out->negated = (code == DType<float>::code || code == DType<bf16>::code) && is_negated(object);
   return true;
 }
 

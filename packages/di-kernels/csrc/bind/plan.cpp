@@ -149,7 +149,11 @@ struct CachedPlan {
       require(!layer.engram || arrays.context.columns() + 1 >= layer.engram->hash.n,
               "context is too short for Engram");
     }
-    require(window_columns >= 1 && window_columns <= kMostPositions, "window_columns is out of range");
+    if (window_columns < 1 || window_columns > kMostPositions) {
+      throw nb::value_error(("window_columns is " + std::to_string(window_columns) + "; allowed: 1 to " +
+                             std::to_string(kMostPositions))
+                                .c_str());
+    }
   }
 
   void call(nb::handle tokens, nb::handle q_start, nb::handle q_len, nb::handle slots, nb::handle block_table,

@@ -53,9 +53,12 @@ const int64_t* chosen_rows(const std::optional<View>& rows, int64_t count, int64
     return nullptr;
   }
   const int64_t* out = vector<int64_t>(*rows, "rows", count);
-  const auto within = [=](int64_t row) { return row >= 0 && row < available; };
-  require(std::all_of(out, out + count, within), "rows out of range");
-  return out;
+  const int64_t* bad =
+      std::find_if(out, out + count, [=](int64_t row) { return row < 0 || row >= available; });
+  if (bad == out + count) return out;
+  throw nb::value_error(("rows[" + std::to_string(bad - out) + "] is " + std::to_string(*bad) +
+                         "; allowed: 0 to " + std::to_string(available - 1))
+                            .c_str());
 }
 
 const SamplingParameters* records(const View& v) {
@@ -177,11 +180,18 @@ void bind_draws(nb::module_& m) {
 }  // namespace
 
 const SamplingParameters* sampling_parameters(const uint8_t* data, int64_t size, int64_t count) {
-  const auto require = [](bool ok, const char* message) {
-    if (ok) return;
+  const auto refuse = [](const std::string& message) {
     const auto error = nb::module_::import_("di_kernels.ops.sampling").attr("SamplingParametersError");
-    PyErr_SetString(error.ptr(), message);
+    PyErr_SetString(error.ptr(), message.c_str());
     throw nb::python_error();
+  };
+  const auto require = [&](bool ok, const char* message) {
+    if (!ok) refuse(message);
+  };
+  const auto require_value = [&](bool ok, const char* name, int64_t row, double value, const char* allowed) {
+    if (ok) return;
+    refuse(std::string(name) + " of row " + std::to_string(row) + " is " + std::to_string(value) +
+           "; allowed: " + allowed);
   };
   require(size == count * static_cast<int64_t>(sizeof(SamplingParameters)),
           "parameters: one record a row is allowed");
@@ -190,10 +200,10 @@ const SamplingParameters* sampling_parameters(const uint8_t* data, int64_t size,
   const auto* out = reinterpret_cast<const SamplingParameters*>(data);
   for (int64_t i = 0; i < count; ++i) {
     const SamplingParameters& p = out[i];
-    require(p.temperature >= 0.0 && p.temperature < std::numeric_limits<double>::infinity(),
-            "temperature is out of range");
-    require(p.top_p > 0.0 && p.top_p <= 1.0, "top_p is out of range");
-    require(p.min_p >= 0.0 && p.min_p <= 1.0, "min_p is out of range");
+    const bool finite = p.temperature >= 0.0 && p.temperature < std::numeric_limits<double>::infinity();
+    require_value(finite, "temperature", i, p.temperature, "finite, 0 or more");
+    require_value(p.top_p > 0.0 && p.top_p <= 1.0, "top_p", i, p.top_p, "above 0, at most 1");
+    require_value(p.min_p >= 0.0 && p.min_p <= 1.0, "min_p", i, p.min_p, "0 to 1");
   }
   return out;
 }

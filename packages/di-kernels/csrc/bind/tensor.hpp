@@ -52,10 +52,11 @@ namespace di::bind {
 
 struct View {
   DiDLTensor tensor;
+  bool negated;  // its memory holds the values with the other sign (`z.conj().imag` is such a view)
 };
 
 // Fills `out` from a torch tensor; false (without a Python error) when the object is none.
-bool borrow(nb::handle object, DiDLTensor* out) noexcept;
+bool borrow(nb::handle object, View* out) noexcept;
 
 template <class T>
 struct DType;
@@ -113,6 +114,9 @@ Array<T, N> strided(const View& v, const char* name) {
   const DiDLTensor& t = v.tensor;
   if (t.device.type != 1) throw nb::value_error((std::string(name) + " is not on the CPU").c_str());
   if (!is<T>(v)) throw nb::type_error((std::string(name) + " must have dtype " + DType<T>::name).c_str());
+  if (v.negated) {
+    throw nb::value_error((std::string(name) + " is a negated view; pass its resolve_neg()").c_str());
+  }
   if (t.ndim != N) {
     throw nb::value_error(
         (std::string(name) + " has rank " + std::to_string(t.ndim) + ", expected " + std::to_string(N))
@@ -187,7 +191,7 @@ struct type_caster<di::bind::View> {
   NB_TYPE_CASTER(di::bind::View, const_name("torch.Tensor"))
 
   bool from_python(handle object, uint8_t, cleanup_list*) noexcept {
-    return di::bind::borrow(object, &value.tensor);
+    return di::bind::borrow(object, &value);
   }
   static handle from_cpp(const di::bind::View&, rv_policy, cleanup_list*) noexcept { return handle(); }
 };

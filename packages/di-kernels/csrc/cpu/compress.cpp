@@ -22,7 +22,7 @@ void check(const PairStep& step, const PairRing& ring, const PairRows& pairs) {
 template <class T>
 void compress_pairs(const PairStep& step, const PairRing& ring, const PairRows& pairs, int64_t dim, T* out) {
   check(step, ring, pairs);
-  const auto pool = compress_simd::active().pool(out);
+  const auto pool = compress_simd::active().of<T>().pool;
   parallel_for(pairs.count, 32 * dim, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const bool fresh = pairs.first[i] >= 0;

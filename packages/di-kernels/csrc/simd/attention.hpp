@@ -11,6 +11,7 @@
 
 #include "isa.hpp"
 #include "numeric.hpp"
+#include "simd/by_type.hpp"
 
 namespace di::attention_simd {
 
@@ -27,8 +28,8 @@ constexpr int64_t kPerWord = sizeof(uint32_t) / sizeof(T);
 
 template <class T>
 struct Loops {
-  // A record of FP8 (FP4) values and scales as its elements, dim a multiple of 32; null where
-  // csrc/simd/formats has nothing slower.
+  // A record of FP8 (FP4) values and scales as its elements, dim a multiple of 32; null: those of
+  // csrc/simd/formats are as fast.
   void (*decode_fp8)(const uint8_t* record, int64_t dim, T* out);
   void (*decode_fp4)(const uint8_t* record, int64_t dim, T* out);
   // Keys are padded to a multiple of step_keys, heads to `lanes`, a multiple of kHeads, and vectors that are
@@ -58,19 +59,7 @@ struct Loops {
                  int64_t heads, int64_t lanes, int64_t dim, T* out);
 };
 
-struct Table {
-  Loops<float> f32;
-  Loops<bf16> b16;
-
-  template <class T>
-  const Loops<T>& of() const {
-    if constexpr (std::is_same_v<T, bf16>) {
-      return b16;
-    } else {
-      return f32;
-    }
-  }
-};
+using Table = ByType<Loops>;
 DI_AMX_FAMILY
 
 }  // namespace di::attention_simd

@@ -21,6 +21,6 @@ void pool(const float* score0, const float* latent0, const float* score1, const 
 
 }  // namespace
 
-const Table table = {.pool_float = pool<float>, .pool_bf16 = pool<bf16>};
+const Table table = {.f32 = {pool<float>}, .b16 = {pool<bf16>}};
 
 }  // namespace di::compress_simd::DI_ISA

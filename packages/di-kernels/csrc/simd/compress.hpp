@@ -3,19 +3,18 @@
 
 #include "isa.hpp"
 #include "numeric.hpp"
+#include "simd/by_type.hpp"
 
 namespace di::compress_simd {
 
-struct Table {
+template <class T>
+struct Loops {
   // Scores and latents of the two tokens, float32 [dim] each, at any alignment.
-  void (*pool_float)(const float* score0, const float* latent0, const float* score1, const float* latent1,
-                     int64_t dim, float* out);
-  void (*pool_bf16)(const float* score0, const float* latent0, const float* score1, const float* latent1,
-                    int64_t dim, bf16* out);
-
-  auto pool(float*) const { return pool_float; }
-  auto pool(bf16*) const { return pool_bf16; }
+  void (*pool)(const float* score0, const float* latent0, const float* score1, const float* latent1,
+               int64_t dim, T* out);
 };
+
+using Table = ByType<Loops>;
 DI_SIMD_FAMILY
 
 }  // namespace di::compress_simd

@@ -1,5 +1,6 @@
 #include "simd/indexer.hpp"
 
+#include "simd/groups.hpp"
 #include "simd/native.hpp"
 #include "simd/raised_e2m1.hpp"
 #include "simd/transpose.hpp"
@@ -11,34 +12,21 @@ using namespace simd::DI_ISA;
 
 // Heads and vectors of columns whose sums stay in registers.
 #if defined(DI_AVX512)
-constexpr int kHeads = 4, kVectors = 4;
+constexpr int kSumHeads = 4, kSumVectors = 4;
 #else
-constexpr int kHeads = 2, kVectors = 4;
+constexpr int kSumHeads = 2, kSumVectors = 4;
 #endif
 
 constexpr float kE2m1[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
 
-DI_INLINE float ue8m0(uint8_t b) {
-  const uint32_t u = b == 0 ? 0x00400000u : b == 255 ? 0x7fc00000u : uint32_t{b} << 23;
-  float scale;
-  std::memcpy(&scale, &u, sizeof scale);
-  return scale;
-}
-
-DI_INLINE uint32_t upper_half(float x) {
-  uint32_t u;
-  std::memcpy(&u, &x, sizeof u);
-  return u >> 16;
-}
-
 // One column; E2M1 times a power of two is exact in bfloat16.
 DI_INLINE void decode_column(const uint8_t* codes, const uint8_t* scales, int64_t dim, uint32_t* column) {
   for (int64_t group = 0; group < dim / 32; ++group) {
-    const float scale = ue8m0(scales[group]);
+    const float scale = power_of_byte(scales[group]);
     uint32_t value[16];
     for (int i = 0; i < 8; ++i) {
-      value[i] = upper_half(kE2m1[i] * scale);
-      value[i + 8] = upper_half(-kE2m1[i] * scale);
+      value[i] = as_bits(kE2m1[i] * scale) >> 16;
+      value[i + 8] = as_bits(-kE2m1[i] * scale) >> 16;
     }
     for (int octet = 0; octet < 4; ++octet) {
       uint32_t word;
@@ -124,69 +112,69 @@ DI_INLINE vf default_nan(vf x) { return select(x == x, x, repeat(__builtin_nanf(
 template <int heads>
 DI_INLINE void add_bf16(const uint32_t* q, const float* weights, int64_t pairs, const uint32_t* tile,
                         vf* sum) {
-  vf acc[heads][kVectors] = {};
+  vf acc[heads][kSumVectors] = {};
   for (int64_t p = 0; p < pairs; ++p) {
-    vu key[kVectors];
+    vu key[kSumVectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) key[v] = load<vu>(tile + p * kColumns + kWidth * v);
+    for (int v = 0; v < kSumVectors; ++v) key[v] = load<vu>(tile + p * kColumns + kWidth * v);
 #pragma GCC unroll 4
     for (int h = 0; h < heads; ++h) {
       const vu query = repeat(q[h * pairs + p]);
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) acc[h][v] = dot_bf16(acc[h][v], key[v], query);
+      for (int v = 0; v < kSumVectors; ++v) acc[h][v] = dot_bf16(acc[h][v], key[v], query);
     }
   }
 #pragma GCC unroll 4
   for (int h = 0; h < heads; ++h) {
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) sum[v] += rounded(rectified(rounded(acc[h][v])) * weights[h]);
+    for (int v = 0; v < kSumVectors; ++v) sum[v] += rounded(rectified(rounded(acc[h][v])) * weights[h]);
   }
 }
 
 template <int heads>
 DI_INLINE void add_float(const float* q, const float* weights, int64_t dim, const float* tile, vf* sum) {
-  vf acc[heads][kVectors] = {};
+  vf acc[heads][kSumVectors] = {};
   for (int64_t d = 0; d < dim; ++d) {
-    vf key[kVectors];
+    vf key[kSumVectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) key[v] = load<vf>(tile + d * kColumns + kWidth * v);
+    for (int v = 0; v < kSumVectors; ++v) key[v] = load<vf>(tile + d * kColumns + kWidth * v);
 #pragma GCC unroll 4
     for (int h = 0; h < heads; ++h) {
       const vf query = repeat(q[h * dim + d]);
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) acc[h][v] = fma(key[v], query, acc[h][v]);
+      for (int v = 0; v < kSumVectors; ++v) acc[h][v] = fma(key[v], query, acc[h][v]);
     }
   }
 #pragma GCC unroll 4
   for (int h = 0; h < heads; ++h) {
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) sum[v] += rectified(acc[h][v]) * weights[h];
+    for (int v = 0; v < kSumVectors; ++v) sum[v] += rectified(acc[h][v]) * weights[h];
   }
 }
 
 void scores_bf16(const uint32_t* q, const float* weights, int64_t heads, int64_t pairs, const uint32_t* tile,
                  const LaterLines&, float* out) {
-  for (int64_t c = 0; c < kColumns; c += kWidth * kVectors) {
-    vf sum[kVectors] = {};
+  for (int64_t c = 0; c < kColumns; c += kWidth * kSumVectors) {
+    vf sum[kSumVectors] = {};
     int64_t h = 0;
-    for (; h + kHeads <= heads; h += kHeads) {
-      add_bf16<kHeads>(q + h * pairs, weights + h, pairs, tile + c, sum);
+    for (; h + kSumHeads <= heads; h += kSumHeads) {
+      add_bf16<kSumHeads>(q + h * pairs, weights + h, pairs, tile + c, sum);
     }
     for (; h < heads; ++h) add_bf16<1>(q + h * pairs, weights + h, pairs, tile + c, sum);
-    for (int v = 0; v < kVectors; ++v) store(out + c + kWidth * v, rounded(default_nan(sum[v])));
+    for (int v = 0; v < kSumVectors; ++v) store(out + c + kWidth * v, rounded(default_nan(sum[v])));
   }
 }
 
 void scores_float(const float* q, const float* weights, int64_t heads, int64_t dim, const float* tile,
                   float* out) {
-  for (int64_t c = 0; c < kColumns; c += kWidth * kVectors) {
-    vf sum[kVectors] = {};
+  for (int64_t c = 0; c < kColumns; c += kWidth * kSumVectors) {
+    vf sum[kSumVectors] = {};
     int64_t h = 0;
-    for (; h + kHeads <= heads; h += kHeads) {
-      add_float<kHeads>(q + h * dim, weights + h, dim, tile + c, sum);
+    for (; h + kSumHeads <= heads; h += kSumHeads) {
+      add_float<kSumHeads>(q + h * dim, weights + h, dim, tile + c, sum);
     }
     for (; h < heads; ++h) add_float<1>(q + h * dim, weights + h, dim, tile + c, sum);
-    for (int v = 0; v < kVectors; ++v) store(out + c + kWidth * v, default_nan(sum[v]));
+    for (int v = 0; v < kSumVectors; ++v) store(out + c + kWidth * v, default_nan(sum[v]));
   }
 }
 

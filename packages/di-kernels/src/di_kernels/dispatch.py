@@ -46,10 +46,7 @@ def kernel(family: str, name: str, tensor: torch.Tensor) -> Callable[..., Any]:
 
     Raises:
         KernelUnavailableError: no backend of that device has it.
-        ValueError: ``tensor`` is a negated view (``z.conj().imag`` is one).
     """
     # Asked first: a tensor tells it sooner than the name of its device.
     on_cpu = getattr(tensor, "is_cpu", False)
-    if on_cpu and tensor.is_neg():  # its memory is read as it is
-        raise ValueError(f"{name}: a tensor is a negated view; pass its resolve_neg()")
     return _load(family, name, "cpu" if on_cpu else tensor.device.type)

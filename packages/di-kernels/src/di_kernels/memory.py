@@ -18,10 +18,14 @@ def allocate(nbytes: int) -> Tensor:
 
     Raises:
         ValueError: ``nbytes`` is negative.
+        MemoryError: the system has not so much.
     """
     check_kind("nbytes", nbytes, int)
     check_number("nbytes", nbytes, 0, 2**63 - 1 - _LARGE_PAGE)
-    whole = torch.empty(nbytes + _LARGE_PAGE, dtype=torch.uint8)
+    try:
+        whole = torch.empty(nbytes + _LARGE_PAGE, dtype=torch.uint8)
+    except RuntimeError as error:
+        raise MemoryError(f"nbytes is {nbytes}, more than the system gives") from error
     start = -whole.data_ptr() % _LARGE_PAGE
     memory = whole[start : start + nbytes]
     _native.advise_large_pages(memory)

@@ -76,6 +76,8 @@ def pack(weight: LinearWeight, out: Tensor | None = None) -> LinearWeight:
         return weight
     n, k = weight.shape
     groups, width = packed_shape(weight.format, n, k)
+    if out is not None and out.numel() < groups * width:
+        raise ValueError(f"out has {out.numel()} bytes; the packed weight has {groups * width}")
     packed = packed_from(allocate(groups * width) if out is None else out, weight.format, n, k)
     cpu.pack(weight, packed.data)
     return packed

@@ -17,7 +17,10 @@ def index_scores(
         entries = entries.contiguous()
         width = entries.shape[1]
     else:
-        width = max(0, int(visible.max())) if visible.numel() else 0
+        exist = (
+            pages.block_table.shape[1] * pages.values.shape[1]
+        )  # of a row; one that claims more is refused
+        width = min(max(0, int(visible.max())), exist) if visible.numel() else 0
     out = torch.empty((q.shape[0], width), dtype=torch.float32)
     _native.index_scores(
         q.contiguous(), head_weights.contiguous(), _keys(pages), visible.contiguous(), entries, out

@@ -14,19 +14,33 @@ from di_kernels.ops.checks import (
     check_dtype,
     check_kind,
     check_multiple,
+    check_number,
     check_positive,
     check_shape,
     check_tensors,
 )
 
+MOST_ITERATIONS = 10_000
+
 
 @dataclass(frozen=True)
 class HyperConstants:
-    """Constants of the mixes: ``eps`` of the RMS statistic, ``hc_eps`` and iterations of Sinkhorn."""
+    """Constants of the mixes: ``eps`` of the RMS statistic, ``hc_eps`` and iterations of Sinkhorn.
+
+    Raises:
+        TypeError, ValueError: ``eps`` or ``hc_eps`` is no number from 0 to 1, or ``sinkhorn_iters`` none from 1 to
+            :data:`MOST_ITERATIONS`.
+    """
 
     eps: float
     hc_eps: float
     sinkhorn_iters: int
+
+    def __post_init__(self) -> None:
+        check_number("eps", self.eps, 0.0, 1.0)
+        check_number("hc_eps", self.hc_eps, 0.0, 1.0)
+        check_kind("sinkhorn_iters", self.sinkhorn_iters, int)
+        check_number("sinkhorn_iters", self.sinkhorn_iters, 1, MOST_ITERATIONS)
 
 
 class HyperMixes(NamedTuple):

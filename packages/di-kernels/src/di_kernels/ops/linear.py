@@ -57,8 +57,6 @@ class LinearWeight:
     def __post_init__(self) -> None:
         check_kind("format", self.format, WeightFormat)
         check_shape("data", self.data, None, None)
-        if self.data.is_neg():
-            raise ValueError("data is a negated view; pass its resolve_neg()")
         if self.scale is not None:
             check_shape("scale", self.scale, None, None)
 

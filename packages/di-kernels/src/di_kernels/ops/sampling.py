@@ -258,7 +258,7 @@ def pack_parameters(
     """The parameters of :func:`sample` as :func:`choose` takes them, uint8 ``[rows, 40]``."""
     records = np.empty(len(temperature), dtype=PARAMETERS)
     for name, values in zip(PARAMETERS.names or (), (temperature, top_p, min_p, top_k, seeds), strict=True):
-        records[name] = values.cpu().numpy().view(PARAMETERS[name])
+        records[name] = values.cpu().resolve_neg().numpy().view(PARAMETERS[name])
     packed = records.view(np.uint8).reshape(len(records), PARAMETERS.itemsize)
     return torch.from_numpy(packed).to(temperature.device)
 
