@@ -323,9 +323,6 @@ void project_groups(const Weight& weight, int64_t group, int64_t most, int64_t b
   thread_local Buffer sums;
   const int64_t groups = std::min(most, groups_of(end) - group);
   float* totals = sums.reserve<float>(groups * x.rows * kGroupRows + kGroupRows);
-  const int64_t first = std::max(begin, group * kGroupRows);
-  const int64_t last = std::min(end, (group + groups) * kGroupRows);
-  for (int64_t m = 0; m < x.rows; ++m) ask_for_output(y + m * y_stride + (first - begin), last - first);
   multiply(weight, group, groups, x, totals);
   const bool whole = begin <= group * kGroupRows && (group + groups) * kGroupRows <= end;
   if (whole && groups > kTileGroups) {  // row by row: whole lines of y

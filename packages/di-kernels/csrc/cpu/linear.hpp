@@ -60,13 +60,6 @@ void store_totals(const float* totals, int64_t stride, int64_t rows, int64_t cou
 void store_totals(const float* totals, int64_t stride, int64_t rows, int64_t count, float* y,
                   int64_t y_stride);
 
-// Asks for `count` elements that store_totals() will write. A store waits for a line that is far off, and all
-// loads behind it wait meanwhile whose addresses have the same low twelve bits.
-template <class T>
-[[gnu::always_inline]] inline void ask_for_output(const T* y, int64_t count) {
-  for (int64_t i = 0; i < count; i += 64 / static_cast<int64_t>(sizeof(T))) __builtin_prefetch(y + i, 1, 2);
-}
-
 // x [rows, k], y [rows, n], contiguous.
 template <class TIn, class TOut>
 void linear(const TIn* x, int64_t rows, const Weight& weight, bool quantize_input, TOut* y);

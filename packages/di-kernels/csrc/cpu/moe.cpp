@@ -76,6 +76,13 @@ void for_tiles(const Grouping& groups, int64_t tiles, int64_t tile_cost, const R
   });
 }
 
+// Asks for `count` elements that store_totals() will write. A store waits for a line that is far off, and all
+// loads behind it wait meanwhile whose addresses have the same low twelve bits.
+template <class T>
+[[gnu::always_inline]] void ask_for_output(const T* y, int64_t count) {
+  for (int64_t i = 0; i < count; i += 64 / static_cast<int64_t>(sizeof(T))) __builtin_prefetch(y + i, 1, 2);
+}
+
 // One block of rows through the experts: gate and up with the activation, then down.
 template <class T>
 class ExpertPass {
