@@ -135,51 +135,68 @@ class RowSampler {
     }
   }
 
-  // Cuts behind the first column, in rank order, with which there are `limit` or their mass is `enough`.
+  // How many columns, in rank order, stay: until there are `limit` or their mass is `enough`.
+  struct Goal {
+    uint64_t limit, enough;
+    Bucket taken = {0, 0};  // what surely stays
+
+    bool suffices(const Bucket& more) const {
+      return taken.count + more.count >= limit || taken.mass + more.mass >= enough;
+    }
+    void take(const Bucket& more) {
+      taken.mass += more.mass;
+      taken.count += more.count;
+    }
+    // How many of columns with one logit stay, with which there are enough.
+    uint64_t missing(uint64_t weight) const {
+      const uint64_t by_count = limit - taken.count;
+      return weight > 0 ? std::min(by_count, (enough - taken.mass + weight - 1) / weight) : by_count;
+    }
+  };
+
+  // Cuts behind the first column with which the goal is met.
   void rank_until(uint64_t limit, uint64_t enough, Cut& cut) {
+    Goal goal{limit, enough};
+    const int bucket = last_bucket(goal);
+    if (bucket == kBuckets) return;  // what lies below has no weight
+    list_members(bucket);
+    cut_members(goal, cut);
+  }
+
+  // The bucket with which the goal is met, after those before it were taken.
+  int last_bucket(Goal& goal) {
     buckets_.resize(kBuckets);
     const auto count = [&](int first, int end) {
       simd_->count(x_, weights_, n_, top_, scale_, first, end, buckets_.data());
     };
     count(0, kNearBuckets);
-    Bucket before = {0, 0};  // what surely stays
-    const auto suffices = [&](const Bucket& more) {
-      return before.count + more.count >= limit || before.mass + more.mass >= enough;
-    };
-    const auto take = [&](const Bucket& more) {
-      before.mass += more.mass;
-      before.count += more.count;
-    };
-    int b = 0;
-    for (; b < kBuckets; ++b) {
+    for (int b = 0; b < kBuckets; ++b) {
       if (b == kNearBuckets) count(kNearBuckets, kBuckets);
-      if (suffices(buckets_[b])) break;
-      take(buckets_[b]);
+      if (goal.suffices(buckets_[b])) return b;
+      goal.take(buckets_[b]);
     }
-    if (b == kBuckets) return;  // what lies below has no weight
-    list_members(b);
-    // A logit among those left parts them, until it is the one at which there are enough.
+    return kBuckets;
+  }
+
+  // A logit among those left parts the members, until it is the one with which the goal is met.
+  void cut_members(Goal& goal, Cut& cut) {
     auto first = members_.begin(), last = members_.end();
     for (;;) {
       const float pivot = first[(last - first) / 2].logit;
       const auto same = std::partition(first, last, [=](const Member& m) { return m.logit > pivot; });
       const auto worse = std::partition(same, last, [=](const Member& m) { return m.logit == pivot; });
-      if (const Bucket better = total(first, same); suffices(better)) {
+      const Bucket better = total(first, same), ties = total(same, worse);
+      if (goal.suffices(better)) {
         last = same;
         continue;
-      } else {
-        take(better);
       }
-      if (const Bucket ties = total(same, worse); suffices(ties)) {
-        const uint64_t weight = same->weight, missing = enough - before.mass;
-        const uint64_t by_count = limit - before.count;
-        const uint64_t by_mass = weight > 0 ? (missing + weight - 1) / weight : by_count;
+      goal.take(better);
+      if (goal.suffices(ties)) {
         cut.logit = pivot;
-        cut.column = nth_tie(pivot, std::min(by_count, by_mass));
+        cut.column = nth_tie(pivot, goal.missing(same->weight));
         return;
-      } else {
-        take(ties);
       }
+      goal.take(ties);
       first = worse;
     }
   }
