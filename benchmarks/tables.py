@@ -5,14 +5,13 @@
     python benchmarks/tables.py docs/performance.md kernels.json layer.json model.json
 
 A benchmark may be run in parts with a record each. Of what was measured twice, the last that nothing disturbed counts.
-Tables stand between ``<!-- NAME -->`` and ``<!-- end -->``; one whose records are not given stays as it is. Nothing in
-a table is written by hand.
+Tables stand between ``<!-- NAME -->`` and ``<!-- end -->``; one whose records are not given stays as it is, if they are
+of the same machine. Which were replaced and which were kept is printed. Nothing in a table is written by hand.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 
 from di_engine.benchmark.model_work import ModelWork, StepShape, expected_experts
 from di_engine.benchmark.prediction import Shares, footprint, predict
+from di_engine.benchmark.record import RecordError, read_record
 from di_engine.benchmark.release import released_config
 from di_engine.benchmark.work import Ceilings
 
@@ -30,27 +30,87 @@ STEPS = ("decode, batch 1", "decode, batch 16", "prefill of 512")
 """Of layers, whose shares the predictions take."""
 MACHINES = ((100, 16), (200, 32), (400, 64), (800, 128))
 """Read rates in GB/s and cores to predict for."""
+SECTION = re.compile(r"<!-- (?P<name>[a-z]+) -->\n(?P<text>.*?)<!-- end -->", re.S)
+
+
+class PageError(ValueError):
+    """Records that do not go together, or not with what the document keeps."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Rewrite the tables."""
-    parser = argparse.ArgumentParser(description="Put figures into a document.")
-    parser.add_argument("document", type=Path)
-    parser.add_argument("records", type=Path, nargs="+")
+    """Rewrite the tables; 2 if a file is not what it should be."""
+    parser = argparse.ArgumentParser(
+        prog="tables.py", description="Put the figures of records into a document of one machine."
+    )
+    parser.add_argument(
+        "document", type=Path, help="Markdown file whose tables stand between <!-- NAME --> and <!-- end -->."
+    )
+    parser.add_argument(
+        "records",
+        type=Path,
+        nargs="+",
+        help="Files that --out of di bench kernels, layer and model wrote, all on one machine.",
+    )
     options = parser.parse_args(arguments)
-    records = [json.loads(path.read_text(encoding="utf-8")) for path in options.records]
-    results = latest(result for record in records for result in record["results"])
     try:
-        parts = {"machine": machine(records)}
-    except ValueError as error:
-        parser.error(str(error))
-    for name, families in (
-        ("linear", ("linear",)),
-        ("attention", ("attention", "indexer")),
-        ("sampling", ("top-k", "sampling")),
-        ("step", ("step",)),
-    ):
-        parts[name] = kernels([result for result in results if result["family"] in families])
+        report = fill(options.document, [read_record(path) for path in options.records])
+    except (OSError, RecordError, PageError) as error:
+        sys.stderr.write(f"{parser.prog}: {error}\n")
+        return 2
+    sys.stdout.write(f"{report}\n")
+    return 0
+
+
+def fill(document: Path, records: Sequence[dict[str, Any]]) -> str:
+    """Replace the sections that the records cover; a line each on what was replaced, kept and left out.
+
+    Raises :class:`PageError` for records of several machines, or of another than that of the sections that stay.
+    """
+    results = latest(result for record in records for result in record["results"])
+    tables = {"machine": machine(records), **sections([each for each in results if _is_packed(each)])}
+    text = document.read_text(encoding="utf-8")
+    found = {section["name"]: section["text"] for section in SECTION.finditer(text)}
+    replaced = [name for name in found if tables.get(name)]
+    kept = [name for name, old in found.items() if name not in replaced and old.strip()]
+    if kept:
+        _check_machine(found.get("machine", ""), records[0]["machine"], kept)
+    text = SECTION.sub(lambda section: _section(section["name"], tables) or section[0], text)
+    document.write_text(text, encoding="utf-8")
+    lines = [f"replaced: {', '.join(replaced) or 'nothing'}", f"kept: {', '.join(kept) or 'nothing'}"]
+    stored = sum(not _is_packed(each) for each in results)
+    return "\n".join(lines + [f"left out: results of layers as stored ({stored})"] * bool(stored))
+
+
+def _is_packed(result: Result) -> bool:
+    """Whether it is about weights as steps use them; records of layers did not tell while packed was all there was."""
+    return bool(result.get("layout", "packed") == "packed")
+
+
+def _section(name: str, tables: dict[str, str]) -> str:
+    """What takes a section's place; nothing if no record covers it."""
+    return f"<!-- {name} -->\n{tables[name]}\n<!-- end -->" if tables.get(name) else ""
+
+
+def _check_machine(section: str, new: dict[str, Any], kept: Sequence[str]) -> None:
+    """Old figures must not come to stand under the name of a machine that they are not of."""
+    if section.strip() and not section.startswith(f"{_identity(new)}, "):
+        old = section.partition(" Measured ")[0]
+        raise PageError(
+            f"the records are of {_identity(new)}, but {', '.join(kept)}, which no record covers, of {old}"
+        )
+
+
+def sections(results: Sequence[Result]) -> dict[str, str]:
+    """Tables by the name of their section; empty where there are no results."""
+    parts = {
+        name: kernels([result for result in results if result["family"] in families])
+        for name, families in (
+            ("linear", ("linear",)),
+            ("attention", ("attention", "indexer")),
+            ("sampling", ("top-k", "sampling")),
+            ("step", ("step",)),
+        )
+    }
     layered = [result for result in results if result["family"] == "layer"]
     parts["layer"] = layers(layered)
     parts["model"] = models([result for result in results if result["family"] == "model"])
@@ -58,26 +118,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     alone = [result for result in layered if result["threads"] == 1 and not result["disturbed"]]
     if set(STEPS) <= {result["size"] for result in alone}:
         parts["predict"] = predictions(alone)
-    text = options.document.read_text(encoding="utf-8")
-    for name, table in parts.items():
-        if table:
-            text = re.sub(
-                rf"<!-- {name} -->.*?<!-- end -->",
-                f"<!-- {name} -->\n{table}\n<!-- end -->",
-                text,
-                flags=re.S,
-            )
-    options.document.write_text(text, encoding="utf-8")
-    return 0
+    return parts
 
 
 def machine(records: Sequence[dict[str, Any]]) -> str:
-    """What it was measured on, when, and beside how much other work. Raises ValueError for several machines."""
+    """What it was measured on, when, and beside how much other work. Raises PageError for several machines."""
     first = records[0]["machine"]
     for record in records:
         for name, value in record["machine"].items():
             if name != "date" and value != first[name]:
-                raise ValueError(f"records of different machines: {name} is {first[name]} and {value}")
+                raise PageError(f"records of different machines: {name} is {first[name]} and {value}")
     dates = sorted(record["machine"]["date"] for record in records)
     loads: dict[str, float] = {}
     for record in records:
@@ -86,11 +136,18 @@ def machine(records: Sequence[dict[str, Any]]) -> str:
             loads[name] = max(loads.get(name, 0.0), cores)
     versions = ", ".join(text for text in first["versions"] if text.split()[0] in ("torch", "Python"))
     return (
-        f"{first['processor']}: {first['cores']} cores, {first['memory'] / 2**30:.0f} GB, "
-        f"{first['last_level_cache'] >> 20} MB of last-level cache, {first['instruction_set']}, {versions}. "
+        f"{_identity(first)}, {versions}. "
         f"Measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))} UTC. "
         "Cores that other processes kept busy meanwhile, at most: "
         f"{', '.join(f'{name} {cores:.1f}' for name, cores in loads.items()) or 'unknown'}."
+    )
+
+
+def _identity(first: dict[str, Any]) -> str:
+    """A machine and what of it was used, as a document names it."""
+    return (
+        f"{first['processor']}: {first['cores']} cores, {first['memory'] / 2**30:.0f} GB, "
+        f"{first['last_level_cache'] >> 20} MB of last-level cache, {first['instruction_set']}"
     )
 
 
@@ -241,7 +298,8 @@ def latest(results: Iterable[Result]) -> list[Result]:
     found: dict[tuple[Any, ...], Result] = {}
     for result in results:
         names = ("family", "peer", "model", "name", "size", "rows", "sequences", "threads")
-        key = tuple(result.get(name) for name in names if name != "peer" or result["family"] == "peer")
+        known = (result.get(name) for name in names if name != "peer" or result["family"] == "peer")
+        key = (*known, _is_packed(result))
         if key not in found or not result.get("disturbed") or found[key].get("disturbed"):
             found[key] = result
     return list(found.values())

@@ -27,11 +27,11 @@ from di_engine.benchmark.measure import (
     using_threads,
 )
 from di_engine.benchmark.random_weights import RandomBytes
-from di_engine.benchmark.record import RecordError, read_results
+from di_engine.benchmark.record import RecordError, read_record
 from di_engine.benchmark.release import layers_config, released_config
 from di_engine.benchmark.timing import Least, LeastTime, longest_wait, thread_waits
 from di_engine.benchmark.work import Ceilings, Work, attention_work, index_work, linear_work
-from di_engine.cli import bench_output, run
+from di_engine.cli import bench_output, common, run
 from di_engine.cli.bench_output import print_reached
 from di_kernels import num_threads
 from di_kernels.ops.formats import EntryFormat
@@ -39,6 +39,14 @@ from di_kernels.ops.linear import WeightFormat
 from di_kernels.testing import shared_directory
 from di_model.config import ModelConfig
 from di_model.tensors import expected_tensors
+
+MACHINE = dict.fromkeys(
+    ("date", "processor", "cores", "memory", "last_level_cache", "instruction_set", "versions"), ""
+)
+RECORD = '{"benchmark": "", "foreign_load": null, "machine": MACHINE, "results": RESULTS}'.replace(
+    "MACHINE", json.dumps(MACHINE)
+)
+"""To be filled in with its results."""
 
 
 def test_work_is_what_the_formats_and_shapes_say() -> None:
@@ -263,7 +271,7 @@ def test_the_command_prints_a_table_and_writes_a_record(
     written = json.loads(out.read_text())
     assert written["benchmark"] == "kernels"
     assert written["machine"]["cores"] >= 1
-    results = read_results(out)
+    results = read_record(out)["results"]
     assert [(each["family"], each["threads"]) for each in results] == [("top-k", 1), ("top-k", 2)]
     for each in results:
         assert each["of_floor"] == pytest.approx(each["floor_seconds"] / each["seconds"])
@@ -300,6 +308,20 @@ def test_a_disturbed_case_has_no_share(capsys: pytest.CaptureFixture[str]) -> No
     assert disturbed.endswith("disturbed")
 
 
+def test_figures_are_whole_on_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(common, "PIPE_WIDTH", 40)
+    name = "a name of several words"
+    work, ceilings = Work(657 * 10**12), Ceilings(43e9, 1e9)
+    print_reached([Reached("step", name, "s", 1, 2, work, 657123.4, ceilings, 4, "torch", 12345.6, 1)])
+    text = capsys.readouterr().out
+    assert "…" not in text
+    for figure in ("657,123,400,000.0", "43 GB/s", "12,345,600,000.0", *name.split()):
+        assert figure in text
+    assert max(map(len, text.splitlines())) > 40
+
+
 @pytest.mark.parametrize("command", ["kernels", "layer", "model"])
 def test_more_threads_than_processors_are_refused(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -329,12 +351,24 @@ def test_options_are_checked(option: tuple[str, str], capsys: pytest.CaptureFixt
     assert option[1] in error
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"results": [1]}', '{"results": {}}'])
-def test_a_file_that_is_no_record_is_an_error(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "not JSON"),
+        ("[]", "the file is no object"),
+        ("{}", "the file lacks benchmark, machine, results, foreign_load"),
+        ('{"benchmark": 1, "machine": 1, "results": 1, "foreign_load": 1}', "machine is no object"),
+        ('{"benchmark": 1, "machine": {}, "results": 1, "foreign_load": 1}', "machine lacks date"),
+        (RECORD.replace("RESULTS", "{}"), "results is no list"),
+        (RECORD.replace("RESULTS", "[1]"), r"results\[0\] is no object"),
+        (RECORD.replace("RESULTS", '[{"family": "linear"}]'), r"results\[0\] lacks name, threads"),
+    ],
+)
+def test_a_file_that_is_no_record_is_an_error(text: str, reason: str, tmp_path: Path) -> None:
     file = tmp_path / "record.json"
     file.write_text(text)
-    with pytest.raises(RecordError, match="no record"):
-        read_results(file)
+    with pytest.raises(RecordError, match=f"record.json: no record of a benchmark: {reason}"):
+        read_record(file)
 
 
 @pytest.mark.parametrize("place", ["missing/result.json", "."])

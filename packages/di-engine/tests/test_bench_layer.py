@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from di_cache import CachePool
-from di_engine.benchmark.layer import KINDS, LayerBench, Step, experts_hit, experts_in_memory
+from di_engine.benchmark import layer
+from di_engine.benchmark.layer import KINDS, STEPS, Kind, LayerBench, Step, experts_hit, experts_in_memory
 from di_engine.benchmark.layer_model import Layout, filled_cache, layers_of, step_arrays
-from di_engine.benchmark.measure import measure
+from di_engine.benchmark.measure import Reached, measure
 from di_engine.benchmark.model_work import ModelWork, StepShape, expected_experts
+from di_engine.benchmark.record import read_record
 from di_engine.benchmark.release import ONE_OF_EACH, released_config
+from di_engine.benchmark.work import Ceilings, Work
 from di_engine.cli import run
+from di_engine.cli.bench_layer import _chosen
 from di_kernels.testing import assert_same_bits
 from di_model.batch import build_batch
 from di_model.config import ModelConfig
@@ -155,6 +161,31 @@ def test_as_many_experts_as_memory_holds(released: ModelConfig) -> None:
     assert experts_in_memory(config, 1 << 50) == 384
     assert experts_in_memory(config, 1 << 20) == 6
     assert 100 < experts_in_memory(config, 8 << 30) < 200
+
+
+def test_a_whole_name_takes_that_one_alone() -> None:
+    def names(text: str, known: tuple[Kind, ...] | tuple[Step, ...]) -> list[str]:
+        return [each.name for each in _chosen("--option", text, known)]
+
+    assert names("decode, batch 1", STEPS) == ["decode, batch 1"]
+    assert names("decode", STEPS) == ["decode, batch 1", "decode, batch 16"]
+    assert names("ratio 2, source", KINDS) == ["ratio 2, source"]
+    assert names("ratio 2", KINDS) == ["ratio 2, source", "ratio 2, source and reader"]
+    assert names("", KINDS) == [kind.name for kind in KINDS]
+
+
+@pytest.mark.parametrize("layout", [layout.value for layout in Layout])
+def test_the_record_tells_the_layout(
+    layout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Reached(
+        "layer", "window only", "decode", 1, 1, Work(1), 1.0, Ceilings(1.0, 1.0), 4, None, None, None
+    )
+    monkeypatch.setattr(layer, "measure_layers", lambda *arguments, progress: [case])
+    out = tmp_path / "record.json"
+    assert run(["bench", "layer", "--layout", layout, "--experts", "8", "--out", str(out)]) == 0
+    assert [each["layout"] for each in read_record(out)["results"]] == [layout]
+    assert ("weights as stored" in capsys.readouterr().out) == (layout == "stored")
 
 
 @pytest.mark.parametrize(

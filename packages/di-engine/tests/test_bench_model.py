@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -23,7 +24,7 @@ from di_engine.benchmark.native_clock import native_clock
 from di_engine.benchmark.peers.llama_cpp_model import Sizes, sizes_for
 from di_engine.benchmark.peers.models import measure_llama_cpp, measure_transformers
 from di_engine.benchmark.peers.process import PeerError, run_peer
-from di_engine.benchmark.record import read_results
+from di_engine.benchmark.record import read_record
 from di_engine.benchmark.timing import Timing
 from di_engine.benchmark.work import Ceilings, Work
 from di_engine.cli import run
@@ -198,8 +199,10 @@ def test_the_command_prints_tables_and_writes_a_record(
     assert run([*arguments, "--peer-python", sys.executable, "--out", str(out)]) == 0
     text = capsys.readouterr().out
     assert "outside" in text
+    assert "bound" in text
+    assert re.search(r"G(B|FLOP)/s +\d+ %|disturbed", text)
     assert "transformers 9.9, float32" in text
-    results = read_results(out)
+    results = read_record(out)["results"]
     assert [each["family"] for each in results] == ["model"] * 3 + ["peer"] * 2
     decode, peer_step = results[0], results[3]
     assert peer_step["ratio"] == pytest.approx(peer_step["step"]["minimum"] / decode["seconds"])

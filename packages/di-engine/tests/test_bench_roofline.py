@@ -38,11 +38,21 @@ def result(family: str = "linear", threads: int = 1, **changes: Any) -> dict[str
 PEER_STEP = {
     "family": "peer",
     "peer": "llama.cpp (llama-cpp-python 1)",
+    "name": "decode",
     "threads": 1,
     "read": 50.0,
     "flops": 100.0,
     "step": {"minimum": 0.5},
 }
+
+
+MACHINE = dict.fromkeys(
+    ("date", "processor", "cores", "memory", "last_level_cache", "instruction_set", "versions"), ""
+)
+
+
+def record(*results: dict[str, Any]) -> str:
+    return json.dumps({"benchmark": "kernels", "machine": MACHINE, "results": results, "foreign_load": None})
 
 
 def test_points_are_rates_over_intensity() -> None:
@@ -76,21 +86,50 @@ def test_the_roof_is_that_of_buffers_in_memory() -> None:
     assert roof([result()], 2) is None
 
 
+def test_what_other_work_disturbed_is_no_roof() -> None:
+    disturbed = result(read_ceiling=1.0, dot_ceiling=1.0, disturbed=True)
+    assert roof([result(), disturbed], 1) == roof([result()], 1)
+    assert roof([disturbed], 1) is None
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_has_no_place_in_the_picture_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    file, out = tmp_path / "record.json", tmp_path / "roofline.svg"
+    command = ["bench", "roofline", str(file), "--out", str(out)]
+    file.write_text(record(result(), result("step", threads=2), result("top-k", threads=2)))
+    assert run(command) == 0
+    assert "left out: families that have no place in the picture: step, top-k" in capsys.readouterr().out
+    assert "2 threads" not in out.read_text()  # a panel without a point
+    file.write_text(record(result(), result(threads=2, disturbed=True)))
+    assert run(command) == 0
+    assert "left out: results that other work disturbed (1)" in capsys.readouterr().out
+    file.write_text(record(result()))
+    assert run(command) == 0
+    assert "left out" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["roofline.bmp", "roofline", "roofline.svg.gz"])
+def test_an_unknown_ending_of_the_picture_is_told(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "roofline", "record.json", "--out", name]) == 2
+    assert f"--out: got '{name}', allowed: names that end in .svg, .png, .pdf" in capsys.readouterr().err
+
+
 def test_the_command_draws_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
-    record, out = tmp_path / "record.json", tmp_path / "roofline.svg"
-    record.write_text(json.dumps({"results": [result(), result(threads=2), PEER_STEP]}))
-    assert run(["bench", "roofline", str(record), "--out", str(out)]) == 0
+    file, out = tmp_path / "record.json", tmp_path / "roofline.svg"
+    file.write_text(record(result(), result(threads=2), PEER_STEP))
+    assert run(["bench", "roofline", str(file), "--out", str(out)]) == 0
     text = out.read_text()
     assert "1 thread" in text
     assert "2 threads" in text
     assert "torch bfloat16" in text
     first = out.read_bytes()
-    assert run(["bench", "roofline", str(record), "--out", str(out)]) == 0
+    assert run(["bench", "roofline", str(file), "--out", str(out)]) == 0
     assert out.read_bytes() == first  # the same records give the same file
-    record.write_text(json.dumps({"results": [PEER_STEP]}))
-    assert run(["bench", "roofline", str(record), "--out", str(out)]) == 2
-    assert "no result has a ceiling" in capsys.readouterr().err
+    file.write_text(record(PEER_STEP))
+    assert run(["bench", "roofline", str(file), "--out", str(out)]) == 2
+    assert "no result with a ceiling" in capsys.readouterr().err
     assert run(["bench", "roofline", str(tmp_path / "nothing.json"), "--out", str(out)]) == 2
 
 

@@ -169,10 +169,76 @@ def test_of_what_was_measured_twice_the_last_that_was_not_disturbed_counts(table
     disturbed, other = result(1, seconds=3.0, disturbed=True), result(2, seconds=4.0)
     assert tables.latest([first, other, second, disturbed]) == [second, other]
     assert tables.latest([disturbed, first]) == [first]
+    packed, stored = (result(1, layout=layout) for layout in ("packed", "stored"))
+    assert tables.latest([first, stored, packed]) == [packed, stored]  # records did not tell packed at first
     named = [result(1, family="peer", peer=name) for name in ("one", "two")]
     assert tables.latest(named) == named
     torch = [result(1, peer=name) for name in (None, "torch")]
     assert tables.latest(torch) == torch[1:]
+
+
+def test_what_is_replaced_and_what_is_kept_is_told(
+    tables: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document, file = tmp_path / "document.md", tmp_path / "kernels.json"
+    document.write_text(DOCUMENT)
+    file.write_text(json.dumps(record("kernels", result(1))))
+    assert tables.main([str(document), str(file)]) == 0
+    assert capsys.readouterr().out == "replaced: machine, linear\nkept: layer\n"
+
+
+@pytest.mark.parametrize("change", [{"processor": "another"}, {"instruction_set": "amx"}])
+def test_figures_of_another_machine_do_not_stay_beside_new_ones(
+    tables: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, str]
+) -> None:
+    document, files = tmp_path / "document.md", [tmp_path / name for name in ("1.json", "2.json")]
+    document.write_text(DOCUMENT)
+    linear = record("kernels", result(1))
+    files[0].write_text(json.dumps(linear))
+    assert tables.main([str(document), str(files[0])]) == 0
+    before = document.read_text()
+    linear["machine"] = {**MACHINE, **change}
+    files[1].write_text(json.dumps(linear))
+    assert tables.main([str(document), str(files[1])]) == 2
+    error = capsys.readouterr().err
+    assert next(iter(change.values())) in error
+    assert "layer, which no record covers, of a processor: 2 cores, 16 GB" in error
+    assert error.count("\n") == 1
+    assert document.read_text() == before
+    document.write_text(before.replace("kept\n", ""))  # nothing old would stay
+    assert tables.main([str(document), str(files[1])]) == 0
+    assert tables.main([str(document), str(files[1])]) == 0
+
+
+def test_a_file_that_is_no_record_is_named(
+    tables: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document, file = tmp_path / "document.md", tmp_path / "cases.json"
+    document.write_text(DOCUMENT)
+    file.write_text('{"cases": []}')
+    for path, reason in ((file, "the file lacks benchmark"), (tmp_path / "none.json", "No such file")):
+        assert tables.main([str(document), str(path)]) == 2
+        error = capsys.readouterr().err
+        assert str(path) in error
+        assert reason in error
+        assert error.count("\n") == 1
+    assert document.read_text() == DOCUMENT
+
+
+def test_layers_as_stored_are_left_out(
+    tables: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document, file = tmp_path / "document.md", tmp_path / "layer.json"
+    document.write_text("<!-- layer -->\n<!-- end -->\n")
+    old = result(1, family="layer", size="decode", name="of an old record", experts=8)
+    packed, stored = ({**old, "name": layout, "layout": layout} for layout in ("packed", "stored"))
+    file.write_text(json.dumps(record("layer", old, packed, stored)))
+    assert tables.main([str(document), str(file)]) == 0
+    assert "left out: results of layers as stored (1)" in capsys.readouterr().out
+    assert [line.split(" | ")[1] for line in document.read_text().splitlines()[5:-1]] == [
+        "of an old record",
+        "packed",
+    ]
 
 
 def test_a_step_that_was_disturbed_is_compared_with_nothing(tables: ModuleType) -> None:
@@ -194,9 +260,8 @@ def test_records_of_two_machines_are_refused(
     for file, content in zip(files, (record("kernels"), other), strict=True):
         file.write_text(json.dumps(content))
     document.write_text(DOCUMENT)
-    with pytest.raises(SystemExit):
-        tables.main([str(document), *map(str, files)])
-    assert "records of different machines" in capsys.readouterr().err
+    assert tables.main([str(document), *map(str, files)]) == 2
+    assert capsys.readouterr().err.startswith("tables.py: records of different machines")
     assert document.read_text() == DOCUMENT
     later = {**record("kernels"), "machine": {**MACHINE, "date": "2026-12-01 00:00"}}
     busier = {**record("kernels"), "foreign_load": {"cores": 1.5, "of": 2}}

@@ -18,6 +18,7 @@ import pytest
 from di_engine import LLM, EngineConfig, SamplingParams
 from di_engine.cli import common, run
 from di_engine.cli.demo import NOTE_FILE
+from di_engine.cli.generate import _read_stdin
 from di_engine.cli.generate import command as generate_command
 from di_model.config import ModelConfig
 from di_model.tokenizer import Tokenizer
@@ -116,6 +117,14 @@ def test_line_parameters_go_before_options(capsys, checkpoint, tmp_path):
 def test_standard_input_is_one_prompt(capsys, checkpoint, expected, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("The quick"))
     assert generate(capsys, checkpoint, *GREEDY).out == expected[0].text + "\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "prompt"), [("a\n", "a"), ("a\nb\n", "a\nb"), ("a\n\n", "a\n"), ("a ", "a ")]
+)
+def test_newline_at_the_end_of_standard_input_is_dropped(monkeypatch, text, prompt):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    assert _read_stdin() == prompt
 
 
 def test_terminal_gets_the_same_text_as_it_comes(capsys, checkpoint, expected, monkeypatch):
@@ -244,6 +253,8 @@ def test_help_shows_defaults_whole_names_and_an_example(capsys):
     for name in ("--max-num-batched-tokens", "--skip-special-tokens / --no-skip-special-tokens"):
         assert name in text
     assert "[default: load-draft]" in text
+    assert "results do not depend on it, but for amx" in text
+    assert "standard input: all of it is one prompt" in text
     assert "Example: di generate MODEL --prompt" in text
 
 

@@ -1,10 +1,10 @@
 // Words of the packed layout (cpu/weight.hpp) to pairs of bfloat16 numbers, exactly and without their scale.
 #pragma once
 
-#include "cpu/weight.hpp"
 #include "simd/native.hpp"
 #include "simd/simd.hpp"
 #include "simd/stored_words.hpp"
+#include "weight_layout.hpp"
 
 namespace di::simd::DI_ISA {
 

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include "cpu/weight.hpp"
 #include "isa.hpp"
 #include "simd/later_lines.hpp"
+#include "weight_layout.hpp"
 
 namespace di::linear_simd {
 

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "cpu/weight.hpp"
 #include "isa.hpp"
+#include "weight_layout.hpp"
 
 namespace di::pack_simd {
 

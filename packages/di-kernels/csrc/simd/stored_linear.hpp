@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "cpu/weight.hpp"
 #include "isa.hpp"
+#include "weight_layout.hpp"
 
 namespace di::stored_linear_simd {
 

@@ -1,8 +1,8 @@
 // Rows of a weight as stored to words of the packed layout (cpu/weight.hpp). Only for sources of csrc/simd.
 #pragma once
 
-#include "cpu/weight.hpp"
 #include "simd/simd.hpp"
+#include "weight_layout.hpp"
 
 namespace di::simd::DI_ISA {
 

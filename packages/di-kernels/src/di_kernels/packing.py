@@ -1,6 +1,6 @@
 """Packed weights: groups of 16 rows interleaved, so that a kernel reads one stream.
 
-A packed matrix gives the bits of the matrix as stored; only the time differs. Layout: ``csrc/cpu/weight.hpp``.
+A packed matrix gives the bits of the matrix as stored; only the time differs. Layout: ``csrc/weight_layout.hpp``.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 from di_kernels import ceilings as machine
-from di_kernels import num_threads
 from di_model.config import ModelConfig
 from di_model.model import Model
 from di_spec import SamplingParams

@@ -1,10 +1,10 @@
-"""The record of a benchmark as JSON, and reading it back for a plot."""
+"""The record of a benchmark as JSON, and reading it back for a picture or a document."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +53,28 @@ class RecordError(ValueError):
     """A file is no record of a benchmark; the message names it."""
 
 
-def read_results(path: Path) -> list[dict[str, Any]]:
-    """The results of a written record. Raises :class:`RecordError`, and OSError where the file cannot be read."""
+RESULT_FIELDS = ("family", "name", "threads")
+"""That every result has, whatever was measured."""
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """A written :class:`Record`. Raises :class:`RecordError`, and OSError where the file cannot be read."""
     try:
-        results = json.loads(path.read_text(encoding="utf-8"))["results"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise RecordError(f"{path}: no record of a benchmark ({error})") from error
-    if not isinstance(results, list) or not all(isinstance(each, dict) for each in results):
-        raise RecordError(f"{path}: no record of a benchmark (results)")
-    return results
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RecordError(f"{path}: no record of a benchmark: not JSON: {error}") from error
+    _check_fields(path, "the file", record, [field.name for field in fields(Record)])
+    _check_fields(path, "machine", record["machine"], [field.name for field in fields(Machine)])
+    if not isinstance(record["results"], list):
+        raise RecordError(f"{path}: no record of a benchmark: results is no list")
+    for index, result in enumerate(record["results"]):
+        _check_fields(path, f"results[{index}]", result, RESULT_FIELDS)
+    return record
+
+
+def _check_fields(path: Path, name: str, value: object, needed: Sequence[str]) -> None:
+    if not isinstance(value, dict):
+        raise RecordError(f"{path}: no record of a benchmark: {name} is no object")
+    missing = [field for field in needed if field not in value]
+    if missing:
+        raise RecordError(f"{path}: no record of a benchmark: {name} lacks {', '.join(missing)}")

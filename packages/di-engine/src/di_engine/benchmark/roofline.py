@@ -5,7 +5,7 @@ matplotlib (extra ``plot``) is imported when one is drawn.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MARKS = {"linear": "o", "attention": "s", "indexer": "^", "layer": "D", "model": "P"}
+FORMATS = (".svg", ".png", ".pdf")
 OURS, PEERS = "#2e8b57", "#c1440e"
 INTENSITIES = (0.5, 4096.0)
 
@@ -81,8 +82,12 @@ def _peer(label: str, intensity: float, flops: float, seconds: float) -> Point:
 
 
 def roof(results: Iterable[dict[str, Any]], threads: int) -> Roof | None:
-    """The ceilings that records with this number of threads had; None without any."""
-    with_roof = [each for each in results if each.get("threads") == threads and each.get("read_ceiling")]
+    """The ceilings that records with this number of threads had while nothing disturbed them; None without any."""
+    with_roof = [
+        each
+        for each in results
+        if each.get("threads") == threads and each.get("read_ceiling") and not each.get("disturbed")
+    ]
     # Buffers that fit into a cache are read faster than memory is.
     from_memory = [each for each in with_roof if each["family"] in ("linear", "layer")] or with_roof
     if not from_memory:
@@ -93,31 +98,52 @@ def roof(results: Iterable[dict[str, Any]], threads: int) -> Roof | None:
     )
 
 
-def plot_roofline(results: Sequence[dict[str, Any]], path: Path) -> None:
-    """One panel a number of threads.
+def left_out(results: Sequence[dict[str, Any]]) -> list[str]:
+    """What a picture of these results does not show, and why; nothing where it shows all that has a place in it."""
+    lines = []
+    disturbed = [each for each in results if each.get("disturbed")]
+    if disturbed:
+        lines.append(f"results that other work disturbed ({len(disturbed)})")
+    families = sorted({each["family"] for each in results} - {*MARKS, "peer"})
+    if families:
+        lines.append(f"families that have no place in the picture: {', '.join(families)}")
+    return lines
 
-    The ending of ``path`` chooses the format (svg, png, pdf). Raises
-    :class:`~di_engine.simulator.errors.PlotUnavailableError` without matplotlib, ValueError for a format that it does
-    not know or for results without a ceiling.
+
+def plot_roofline(results: Sequence[dict[str, Any]], path: Path) -> None:
+    """One panel a number of threads that has a point; :func:`left_out` tells what has none.
+
+    The ending of ``path`` chooses the format (:data:`FORMATS`). Raises
+    :class:`~di_engine.simulator.errors.PlotUnavailableError` without matplotlib, ValueError for results without a
+    point.
     """
     try:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
         raise PlotUnavailableError(error) from error
-    counts = sorted({each["threads"] for each in results if each.get("read_ceiling")})
-    if not counts:
-        raise ValueError("no result has a ceiling; allowed: records of di bench kernels, layer or model")
-    figure = Figure(figsize=(6.4 * len(counts), 4.8), layout="constrained")
-    axes = figure.subplots(1, len(counts), squeeze=False, sharey=True)[0]
-    for axis, threads in zip(axes, counts, strict=True):
-        ceiling = roof(results, threads)
-        assert ceiling is not None
-        _panel(axis, ceiling, points(results, threads))
+    panels = list(_panels(results))
+    if not panels:
+        raise ValueError(
+            "nothing to draw: no result with a ceiling that was not disturbed is of a family that has a place in the "
+            f"picture; allowed: {', '.join(MARKS)}"
+        )
+    figure = Figure(figsize=(6.4 * len(panels), 4.8), layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    for axis, (threads, ceiling, found) in zip(axes, panels, strict=True):
+        _panel(axis, ceiling, found)
         axis.set_title(f"{threads} thread{'s' if threads > 1 else ''}", fontsize=10)
     axes[0].set_ylabel("GFLOP/s", fontsize=9)
     with matplotlib.rc_context({"svg.hashsalt": "di", "svg.fonttype": "none"}):
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def _panels(results: Sequence[dict[str, Any]]) -> Iterator[tuple[int, Roof, list[Point]]]:
+    """Threads, ceilings and points of each panel that has both."""
+    for threads in sorted({each["threads"] for each in results}):
+        ceiling, found = roof(results, threads), points(results, threads)
+        if ceiling is not None and found:
+            yield threads, ceiling, found
 
 
 def _panel(axis: Axes, ceiling: Roof, found: Sequence[Point]) -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from di_engine.cli import bench_kernels, bench_layer, bench_model, bench_predict, bench_roofline
 from di_engine.cli.bench_output import load_text
-from di_engine.cli.common import EXIT_USAGE, CommandError, plain, print_json, stdout_console
+from di_engine.cli.common import EXIT_USAGE, CommandError, plain, print_json, print_table
 from di_engine.cli.interruption import raise_from_now_on
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ app.command("predict")(bench_predict.command)
 
 @app.command("scheduler")
 def scheduler(
-    running: Annotated[str, typer.Option(help="Numbers of running requests.")] = "8,64,256,1024",
+    running: Annotated[
+        str, typer.Option(help="Numbers of running requests, separated by commas.")
+    ] = "8,64,256,1024",
     steps: Annotated[int, typer.Option(min=10, help="Timed steps of each case.")] = 300,
     peer_python: Annotated[
         Path | None,
@@ -71,8 +73,8 @@ def scheduler(
         cases = [_case(timing, peer) for timing in timings]
         print_json({"cases": cases, "host_work": host_work, "peer": peer, "foreign_load": load})
     else:
-        stdout_console().print(_table(timings, peer))
-        stdout_console().print(_host_table(host_work))
+        print_table(_table(timings, peer))
+        print_table(_host_table(host_work))
         typer.echo(load_text(load))
 
 

@@ -11,24 +11,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from di_engine.cli.common import EXIT_USAGE, CommandError, os_error_text, plain, print_json, stdout_console
+from di_engine.cli.common import EXIT_USAGE, CommandError, os_error_text, plain, print_json, print_table
 from di_engine.processors import usable_processors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from di_engine.benchmark.measure import Reached
+    from di_engine.benchmark.model import ModelTiming
     from di_engine.benchmark.timing import ForeignLoad
 
 USUAL_THREADS = (1, 2)
 
 ThreadsOption = Annotated[
-    str | None, typer.Option(help="Numbers of threads.", show_default="1 and 2, if there are two processors")
+    str | None,
+    typer.Option(
+        help="Numbers of threads, separated by commas.", show_default="1 and 2, if there are two processors"
+    ),
 ]
 InstructionSetOption = Annotated[
     str | None, typer.Option(help="Instruction set of the kernels, such as avx2; by default the best one.")
 ]
-SecondsOption = Annotated[float, typer.Option(min=0.0, help="Seconds for each measurement.")]
+SecondsOption = Annotated[
+    float,
+    typer.Option(min=0.0, help="Seconds for each case and number of threads, after its weights were made."),
+]
 PinOption = Annotated[bool, typer.Option("--pin", help="Keep each thread on a processor of its own.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")]
 
@@ -129,12 +136,10 @@ def print_reached(found: Sequence[Reached]) -> None:
     left = ["family", "operation", "size"]
     right = ["rows", "threads", "µs", "GB/s", "GFLOP/s", "bound", "reached"]
     for name in left:
-        table.add_column(name, overflow="fold")
+        table.add_column(name)
     for name in [*right, *(["peer", "its µs", "ratio"] if peers else [])]:
         table.add_column(name, justify="right")
     for reached in found:
-        read, dot = f"{1e-9 * reached.ceilings.read:.0f} GB/s", f"{1e-9 * reached.ceilings.dot:.0f} GFLOP/s"
-        bound = read if reached.ceilings.memory_bound(reached.work) else dot
         row = [
             reached.family,
             reached.name,
@@ -144,13 +149,21 @@ def print_reached(found: Sequence[Reached]) -> None:
             f"{1e6 * reached.seconds:,.1f}",
             f"{1e-9 * reached.bandwidth:.1f}",
             f"{1e-9 * reached.flops:.1f}" if reached.work.flops else "",
-            "" if reached.disturbed else bound,
-            "disturbed" if reached.disturbed else f"{100 * reached.of_floor:.0f} %",
+            *bound_and_share(reached),
         ]
         if reached.peer is not None and reached.peer_seconds is not None:
             row += [reached.peer, f"{1e6 * reached.peer_seconds:,.1f}", f"{reached.peer_ratio:.2f}"]
         table.add_row(*row)
-    stdout_console().print(table)
+    print_table(table)
+
+
+def bound_and_share(found: Reached | ModelTiming) -> tuple[str, str]:
+    """The ceiling that binds and the share of it, for a table; what other work disturbed has none."""
+    if found.disturbed:
+        return "", "disturbed"
+    memory = found.ceilings.memory_bound(found.work)
+    read, dot = f"{1e-9 * found.ceilings.read:.0f} GB/s", f"{1e-9 * found.ceilings.dot:.0f} GFLOP/s"
+    return read if memory else dot, f"{100 * found.of_floor:.0f} %"
 
 
 def load_text(load: ForeignLoad | None) -> str:

@@ -8,15 +8,18 @@ import typer
 from rich.table import Table
 
 from di_engine.cli.bench_output import JsonOption
-from di_engine.cli.common import EXIT_USAGE, CommandError, bytes_text, print_json, stdout_console
+from di_engine.cli.common import EXIT_USAGE, CommandError, bytes_text, print_json, print_table
 
 
 def command(
     read: Annotated[
-        str, typer.Option(help="Read rates of memory in GB/s, all cores together.")
+        str, typer.Option(help="Read rates of memory in GB/s, all cores together, separated by commas.")
     ] = "100,250,500,1000",
     dot: Annotated[
-        str, typer.Option(help="Peaks of the bfloat16 dot in TFLOP/s, one for each read rate or one for all.")
+        str,
+        typer.Option(
+            help="Peaks of the bfloat16 dot in TFLOP/s, one for each read rate, separated by commas, or one for all."
+        ),
     ] = "8",
     context: Annotated[int, typer.Option(min=1, max=1 << 20, help="Tokens before a decode step.")] = 8192,
     decode_1: Annotated[float, typer.Option(min=0.01, max=1, help="Share of its floor, batch 1.")] = 0.8,
@@ -26,7 +29,8 @@ def command(
 ) -> None:
     """Compute tokens a second of the released model from what a machine can read and compute.
 
-    The shares are what ``di bench layer`` reports as "reached"; the defaults are the least that it should report.
+    The shares are what ``di bench layer`` reports as "reached" on that machine, or on one like it: give those. The
+    defaults are no measurements, but what this project aims at.
     """
     from di_engine.benchmark.model_work import ModelWork
     from di_engine.benchmark.prediction import Shares, footprint, predict
@@ -55,7 +59,7 @@ def command(
     for rate, peak, each in found:
         cells = (rate, peak, each.decode_1, each.decode_16, each.prefill)
         table.add_row(*(f"{cell:,.1f}" for cell in cells))
-    stdout_console().print(table)
+    print_table(table)
     typer.echo("tokens a second")
     typer.echo(f"in memory: {bytes_text(needed.memory)}; on disk or in memory: {bytes_text(needed.tables)}")
 

@@ -15,14 +15,20 @@ def command(
     out: Annotated[Path, typer.Option(help="The picture; its ending chooses the format (svg, png, pdf).")],
 ) -> None:
     """Draw rates over arithmetic intensity, under what the machine reaches at most."""
-    from di_engine.benchmark.record import read_results
-    from di_engine.benchmark.roofline import plot_roofline
+    from di_engine.benchmark.record import read_record
+    from di_engine.benchmark.roofline import FORMATS, left_out, plot_roofline
     from di_engine.simulator.errors import PlotUnavailableError
 
+    if out.suffix not in FORMATS:
+        raise CommandError(
+            f"--out: got {str(out)!r}, allowed: names that end in {', '.join(FORMATS)}", EXIT_USAGE
+        )
     with user_errors(EXIT_USAGE):
-        results = [result for path in records for result in read_results(path)]
+        results = [result for path in records for result in read_record(path)["results"]]
         try:
             plot_roofline(results, out)
         except PlotUnavailableError as error:
             raise CommandError(str(error)) from error
     typer.echo(f"wrote {out}")
+    for line in left_out(results):
+        typer.echo(f"left out: {line}")

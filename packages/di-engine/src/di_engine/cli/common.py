@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
+from rich.table import Table
 
 from di_engine.cli.streams import takes_any_text, write_error
 from di_engine.processors import usable_processors
@@ -33,6 +35,8 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 PIPE_WIDTH = 160
 """Columns of a table that is written to a file or a pipe."""
+WIDEST = 1 << 16
+"""Columns that no table needs."""
 
 
 class CommandError(Exception):
@@ -121,6 +125,21 @@ def stdout_console() -> Console:
     """Console for results: plain text, and wide enough for a table's rows, when it is not a terminal."""
     width = None if sys.stdout.isatty() else PIPE_WIDTH
     return Console(file=sys.stdout, width=width, highlight=False)
+
+
+def print_table(table: Table) -> None:
+    """Write a table to stdout. Columns set to the right hold figures, which are never shortened: where they do not fit,
+    text folds, and at last the table is wider than the terminal."""
+    console = stdout_console()
+    for column in table.columns:
+        if column.justify == "right":
+            column.no_wrap = True
+            column.min_width = max(cell_len(str(cell)) for cell in (column.header, *column.cells))
+        else:
+            column.overflow = "fold"
+    least = console.measure(table, options=console.options.update(width=WIDEST)).minimum
+    console.width = max(console.width, least)
+    console.print(table)
 
 
 def print_json(value: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from di_engine.cli.common import existing_model, note_of_threads, print_json, stdout_console, user_errors
+from di_engine.cli.common import existing_model, note_of_threads, print_json, print_table, user_errors
 from di_engine.cli.interruption import raise_from_now_on
 
 if TYPE_CHECKING:
@@ -54,10 +54,10 @@ def command(
     if as_json:
         print_json(found)
         return
-    console = stdout_console()
     for table in (_texts(found), _variants(found), _formats(found)):
-        console.print(table, "")
-    console.print(f"{found.seconds:.0f} s")
+        print_table(table)
+        typer.echo()
+    typer.echo(f"{found.seconds:.0f} s")
 
 
 def _texts(found: Evaluation) -> Table:

@@ -208,7 +208,10 @@ def command(
     ] = False,
     instruction_set: Annotated[
         str | None,
-        _option("Instruction set of the kernels; results do not depend on it.", default="the best here"),
+        _option(
+            "Instruction set of the kernels; results do not depend on it, but for amx, which has bits of its own.",
+            default="the best here",
+        ),
     ] = None,
     weight_layout: Annotated[
         str,
@@ -230,8 +233,9 @@ def command(
 ) -> int:
     """Generate text.
 
-    Prompts come from --prompt, --prompt-file or standard input. A single prompt is streamed to a terminal. A closing
-    line on standard error says how many tokens came, why they ended and how fast they were.
+    Prompts come from --prompt, from --prompt-file, or else from standard input: all of it is one prompt, without the
+    newline at its end. A single prompt is streamed to a terminal. A closing line on standard error says how many tokens
+    came, why they ended and how fast they were.
 
     Exits with 0 when all went well, 1 when a prompt failed or the checkpoint is bad, 2 when the command line is wrong
     (also: a value that this model or this machine does not allow), and 130 when interrupted.
@@ -357,9 +361,10 @@ def _read_prompts(texts: list[str] | None, file: Path | None, sampling: dict[str
 
 
 def _read_stdin() -> str:
+    """One prompt. A newline at its end is the shell's: tools such as echo add it to any text."""
     with user_errors(EXIT_USAGE):
         try:
-            return sys.stdin.read()
+            return sys.stdin.read().removesuffix("\n")
         except UnicodeDecodeError as error:
             raise CommandError(f"standard input: {error}", EXIT_USAGE) from error
 

@@ -15,7 +15,7 @@ from di_engine.cli.common import (
     existing_model,
     plain,
     print_json,
-    stdout_console,
+    print_table,
     user_errors,
 )
 
@@ -93,10 +93,10 @@ def command(
     if as_json:
         print_json(_as_dict(found))
         return
-    console = stdout_console()
     for part in (_dimensions(found), _layers(found), _parts(found), _cache(found), _memory(found)):
-        console.print(part, "")
-    console.print(_coverage_line(found))
+        print_table(part)
+        typer.echo()
+    typer.echo(_coverage_line(found))
 
 
 def _as_dict(found: Inspection) -> dict[str, Any]:

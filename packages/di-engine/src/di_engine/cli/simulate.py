@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from rich.table import Table
 
-from di_engine.cli.common import EXIT_USAGE, CommandError, print_json, stdout_console, user_errors
+from di_engine.cli.common import (
+    EXIT_USAGE,
+    CommandError,
+    print_json,
+    print_table,
+    stdout_console,
+    user_errors,
+)
 from di_engine.cli.interruption import raise_from_now_on
 
 if TYPE_CHECKING:
@@ -175,7 +182,7 @@ def _study(config: StudyConfig, plot: Path | None, as_json: bool) -> None:
     if as_json:
         print_json({"points": points})
     else:
-        stdout_console().print(_study_table(points))
+        print_table(_study_table(points))
 
 
 @contextmanager

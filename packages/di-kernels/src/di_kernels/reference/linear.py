@@ -30,7 +30,7 @@ def dequantize(weight: LinearWeight, dtype: torch.dtype = torch.float32) -> Tens
 
 
 def unpack(weight: LinearWeight) -> LinearWeight:
-    """The matrix as the checkpoint stores it, from a packed one (``csrc/cpu/weight.hpp``)."""
+    """The matrix as the checkpoint stores it, from a packed one (``csrc/weight_layout.hpp``)."""
     n, k = weight.shape
     blocks = -(-k // 32)
     words = {WeightFormat.FLOAT32: 32, WeightFormat.BFLOAT16: 16, WeightFormat.FP8: 8, WeightFormat.MXFP4: 4}
