@@ -13,7 +13,8 @@ namespace {
 
 using hyper_simd::kProjectRows;
 
-constexpr int64_t kFewRows = 6;  // for each thread
+constexpr int64_t kFewRows = 6;      // for each thread
+constexpr int64_t kReadWeight = 16;  // operations that a float32 weight takes as long as to come from memory
 
 // What is computed of one trunk: `z` and `rstd` are filled, then, by the thread that found rstd, `beside(r)`
 // is called for every row r, while other threads may still be at z.
@@ -37,7 +38,8 @@ void project_stream(const T* stream, int64_t rows, const Weight& fn, float eps, 
   };
   // Few rows: threads share the rows of fn, which is what costs; many: every thread has rows of its own.
   if (rows <= kFewRows * num_threads()) {
-    parallel_for(fn.n, 2 * fn.k * rows, [&](int64_t first, int64_t last) { project(0, rows, first, last); });
+    const int64_t cost = (2 * rows + kReadWeight) * fn.k;
+    parallel_for(fn.n, cost, [&](int64_t first, int64_t last) { project(0, rows, first, last); });
   } else {
     parallel_for(rows, 2 * fn.k * fn.n, [&](int64_t begin, int64_t end) { project(begin, end, 0, fn.n); });
   }

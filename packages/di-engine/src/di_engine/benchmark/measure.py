@@ -32,8 +32,8 @@ REPEATS = 4
 """Of each ceiling in a round: one that was disturbed every time would make what is compared with it look too good."""
 SHORT_ROUND = 0.02
 """Seconds of a round of calls that is repeated as often: of more trials the least is less."""
-DOT_SECONDS = 5e-4
-"""Of a call of the dot: as short as the kernels beside it, which a processor slows down for dots of a longer time."""
+DOT_SECONDS = 5e-3
+"""Of a call of the dot: behind a read of memory, tiles (amx) need a millisecond or two to be at their peak."""
 CACHE_SIZE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
 USUAL_CACHE = 32 << 20
 POOL_CACHES = 4
