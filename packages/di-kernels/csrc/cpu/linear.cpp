@@ -191,15 +191,15 @@ void multiply_row(const Table& simd, const Weight& weight, int64_t group, int64_
 
 }  // namespace
 
-// Which loop computes a product (Table of simd/linear.hpp):
+// Which loop computes a product, by the field of simd/linear.hpp's Table that leads to it:
 //
-//   float32 inputs, or weights      wide              staged_rows of simd/staged_rows.hpp
-//   packed, 1 row                   one_row           amx/one_row.hpp; elsewhere narrow: simd/one_row.hpp
-//   packed, more rows               narrow            few_rows or staged_rows; add_few_rows or add_many_rows
-//   of amx as stored, lane_rows            lanes             simd/stored_linear.hpp; not on amx as stored, 1
-//   row                one_stored_row    amx/one_row.hpp; elsewhere the line above as stored, few_stored_rows
-//   few_stored        few_rows with StoredGroup; add_few_rows of amx as stored, more                 narrow
-//   of what packed_blocks() packs
+//   float32 inputs, or weights   wide            staged_rows (simd/staged_rows.hpp)
+//   packed, one row              one_row         amx/one_row.hpp; other sets: narrow, simd/one_row.hpp
+//   packed, more rows            narrow          few_rows, staged_rows; on amx add_few_rows, add_many_rows
+//   as stored, lane_rows         (lanes)         simd/stored_linear.hpp; none on amx
+//   as stored, one row           one_stored_row  amx/one_row.hpp; other sets: the line above
+//   as stored, few_stored_rows   few_stored      few_rows of a StoredGroup; on amx add_few_rows
+//   as stored, more              narrow          of what packed_blocks() packs
 void multiply(const Weight& weight, int64_t group, int64_t groups, const BlockedRows& x, float* totals) {
   const Table& simd =
       linear_simd::active();  // of the whole product, if another thread chooses another one too

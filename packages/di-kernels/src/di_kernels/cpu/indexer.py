@@ -17,9 +17,8 @@ def index_scores(
         entries = entries.contiguous()
         width = entries.shape[1]
     else:
-        exist = (
-            pages.block_table.shape[1] * pages.values.shape[1]
-        )  # of a row; one that claims more is refused
+        # A row that claims more than its table has is refused, not allocated for.
+        exist = pages.block_table.shape[1] * pages.values.shape[1]
         width = min(max(0, int(visible.max())), exist) if visible.numel() else 0
     out = torch.empty((q.shape[0], width), dtype=torch.float32)
     _native.index_scores(
