@@ -50,12 +50,9 @@ from di_kernels.ops.sampling import (
     choose,
     describe_tokens,
     log_softmax,
-    logprobs_at,
     pack_parameters,
     philox,
     sample,
-    token_ranks,
-    top_logprobs,
 )
 from di_kernels.ops.topk import topk_indices
 from di_kernels.packing import pack
@@ -129,9 +126,6 @@ CALLS: dict[str, tuple[Callable[..., object], list[Any]]] = {
     "all_finite": (all_finite, [f(3, 8)]),
     "argmax": (argmax, [f(3, 8)]),
     "log_softmax": (log_softmax, [f(3, 8)]),
-    "logprobs_at": (logprobs_at, [f(3, 8), wide(3)]),
-    "token_ranks": (token_ranks, [f(3, 8), wide(3)]),
-    "top_logprobs": (top_logprobs, [f(3, 8), 2]),
     "apply_penalties": (
         apply_penalties,
         [f(1, 8), torch.tensor([0, 1]), wide(1), i(1), f(1) + 1, f(1), f(1)],

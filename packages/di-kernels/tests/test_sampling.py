@@ -74,13 +74,11 @@ def test_matches_reference(device: str, kind: Hostile, rows: int, vocab: int) ->
     ids = torch.arange(rows) * 5 % vocab
     given = parameters(rows, seed=vocab)
     k = min(vocab, 20)
-    for name, extra in (("all_finite", ()), ("argmax", ()), ("log_softmax", ()), ("token_ranks", (ids,))):
-        assert_same_values(
-            getattr(ops, name)(x, *(e.to(device) for e in extra)).cpu(),
-            getattr(reference, name)(logits, *extra),
-        )
-    assert_same_values(ops.logprobs_at(x, ids.to(device)).cpu(), reference.logprobs_at(logits, ids))
-    for actual, expected in zip(ops.top_logprobs(x, k), reference.top_logprobs(logits, k), strict=True):
+    for name in ("all_finite", "argmax", "log_softmax"):
+        assert_same_values(getattr(ops, name)(x).cpu(), getattr(reference, name)(logits))
+    for actual, expected in zip(
+        ops.describe_tokens(x, ids.to(device), k), reference.describe_tokens(logits, ids, k), strict=True
+    ):
         assert_same_values(actual.cpu(), expected)
     drawn = ops.sample(x, **{name: value.to(device) for name, value in given.items()})
     assert_same_bits(drawn.cpu(), reference.sample(logits, **given))
@@ -93,9 +91,13 @@ def test_matches_reference_at_full_vocabulary(device: str) -> None:
     drawn = ops.sample(logits.to(device), **{name: value.to(device) for name, value in given.items()})
     assert_same_bits(drawn.cpu(), reference.sample(logits, **given))
     assert_same_bits(ops.log_softmax(logits.to(device)).cpu(), reference.log_softmax(logits))
-    assert_same_bits(
-        ops.top_logprobs(logits.to(device), 1000)[0].cpu(), reference.top_logprobs(logits, 1000)[0]
-    )
+    ids = torch.arange(8) * 16_000
+    for actual, expected in zip(
+        ops.describe_tokens(logits.to(device), ids.to(device), 1000),
+        reference.describe_tokens(logits, ids, 1000),
+        strict=True,
+    ):
+        assert_same_bits(actual.cpu(), expected)
 
 
 @pytest.mark.parametrize("device", BACKENDS)
@@ -137,9 +139,12 @@ def test_strided_logits(layout: object) -> None:
     given = parameters(5)
     assert_same_bits(ops.log_softmax(strided), reference.log_softmax(logits))
     assert_same_bits(ops.sample(strided, **given), reference.sample(logits, **given))
-    assert_same_bits(
-        ops.token_ranks(strided, torch.arange(5)), reference.token_ranks(logits, torch.arange(5))
-    )
+    for actual, expected in zip(
+        ops.describe_tokens(strided, torch.arange(5), 3),
+        reference.describe_tokens(logits, torch.arange(5), 3),
+        strict=True,
+    ):
+        assert_same_bits(actual, expected)
 
 
 @pytest.mark.parametrize("vocab", [33, 513, 4097])
@@ -219,14 +224,17 @@ def test_packed_parameters_have_the_layout_of_the_record() -> None:
         assert records[field].view(np.int64).tolist() == given[name].view(torch.int64).tolist()
 
 
-def test_describe_tokens_is_the_three_at_once() -> None:
-    logits, ids = hostile(Hostile.TIES, 5, 70), torch.tensor([3, 69, 0, 7, 7])
-    logprobs, ranks, columns, values = ops.describe_tokens(logits, ids, 6)
-    assert_same_bits(logprobs, ops.logprobs_at(logits, ids))
-    assert_same_bits(ranks, ops.token_ranks(logits, ids))
-    assert_same_bits(columns, ops.top_logprobs(logits, 6)[0])
-    assert_same_bits(values, ops.top_logprobs(logits, 6)[1])
-    assert [part.shape for part in reference.describe_tokens(logits, ids, 0)] == [(5,), (5,), (5, 0), (5, 0)]
+def test_described_tokens_by_hand() -> None:
+    logits = torch.tensor([[1.0, 2.0, 2.0, -INF], [0.0, -0.0, math.nan, 5.0]])
+    logprobs, ranks, best, values = ops.describe_tokens(logits, torch.tensor([2, 0]), 2)
+    assert ranks[0] == 2
+    assert best[0].tolist() == [1, 2]
+    expected = torch.log_softmax(logits[0].double(), 0)
+    torch.testing.assert_close(values[0].double(), expected[[1, 2]])
+    torch.testing.assert_close(logprobs[0].double(), expected[2])
+    assert bool(logprobs[1].isnan())
+    assert bool(values[1].isnan().all())
+    assert [part.shape for part in ops.describe_tokens(logits, ranks, 0)] == [(2,), (2,), (2, 0), (2, 0)]
 
 
 # ---- bitmask ---------------------------------------------------------------------------------------
@@ -352,9 +360,9 @@ def test_exponential_and_logarithm_are_accurate() -> None:
 def test_ties_go_to_the_lowest_column() -> None:
     logits = torch.tensor([[0.0, 3.0, -0.0, 3.0, 0.0]])
     assert ops.argmax(logits).tolist() == [1]
-    assert ops.top_logprobs(logits, 5)[0].tolist() == [[1, 3, 0, 2, 4]]
-    ranks = [int(ops.token_ranks(logits, torch.tensor([column]))) for column in range(5)]
-    assert ranks == [3, 1, 4, 2, 5]
+    described = [ops.describe_tokens(logits, torch.tensor([column]), 5) for column in range(5)]
+    assert [ranks.tolist() for _, ranks, _, _ in described] == [[3], [1], [4], [2], [5]]
+    assert described[0][2].tolist() == [[1, 3, 0, 2, 4]]
     assert ops.argmax(torch.tensor([[-0.0, 0.0]])).tolist() == [0]
 
 
@@ -475,9 +483,9 @@ def test_bad_arguments_are_named() -> None:
     with pytest.raises(ValueError, match="0 columns"):
         ops.argmax(torch.zeros(2, 0))
     with pytest.raises(ValueError, match=r"ids spans 0\.\.4; allowed: 0\.\.3"):
-        ops.logprobs_at(logits, torch.tensor([0, 4]))
+        ops.describe_tokens(logits, torch.tensor([0, 4]), 1)
     with pytest.raises(ValueError, match="k is 5"):
-        ops.top_logprobs(logits, 5)
+        ops.describe_tokens(logits, torch.tensor([0, 3]), 5)
     with pytest.raises(ValueError, match="positions must not be negative"):
         ops.sample(logits, **given | {"positions": torch.tensor([0, -1])})
     for name, bad in (("temperature", math.nan), ("temperature", -1.0), ("top_p", 0.0), ("min_p", 1.5)):

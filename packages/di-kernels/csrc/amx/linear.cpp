@@ -82,20 +82,20 @@ struct RowTiles {
 };
 
 template <class P>
-DI_TILE_INLINE float* totals_of(const P& p, const RowTiles& rows, int r, int g) {
+DI_INLINE float* totals_of(const P& p, const RowTiles& rows, int r, int g) {
   return p.totals + 16 * (g * p.rows + (r == 0 ? rows.first : rows.last));
 }
 
 // Totals leave a tile for those of other rows just before the first dot that needs it: a store waits for the
 // last dot of its tile, and holds up all dots behind it meanwhile.
 template <int Sum, class P>
-DI_TILE_INLINE void enter(const P& p, const RowTiles* before, const RowTiles& rows, int r, int g) {
+DI_INLINE void enter(const P& p, const RowTiles* before, const RowTiles& rows, int r, int g) {
   if (before != nullptr) store_tile<Sum>(totals_of(p, *before, r, g));
   load_tile<Sum>(totals_of(p, rows, r, g));
 }
 
 template <int R, int G, class P>
-DI_TILE_INLINE void leave(const P& p, const RowTiles& rows) {
+DI_INLINE void leave(const P& p, const RowTiles& rows) {
   store_tile<0>(totals_of(p, rows, 0, 0));
   if constexpr (G > 1) store_tile<1>(totals_of(p, rows, 0, 1));
   if constexpr (R > 1) store_tile<2>(totals_of(p, rows, 1, 0));
@@ -105,8 +105,8 @@ DI_TILE_INLINE void leave(const P& p, const RowTiles& rows) {
 // Block b of R tiles of rows and G groups; where it `enters`, their totals take the place of those of
 // `before`. prepare(g) is called where it does not hold up the dots.
 template <int R, int G, class P, class Prepare>
-DI_TILE_INLINE void add_block(const P& p, int64_t b, const RowTiles& rows, bool enters,
-                              const RowTiles* before, const Prepare& prepare) {
+DI_INLINE void add_block(const P& p, int64_t b, const RowTiles& rows, bool enters, const RowTiles* before,
+                         const Prepare& prepare) {
   const uint16_t* x = p.x + 32 * p.x_rows * b;
   prepare(0);
   if (enters) enter<0>(p, before, rows, 0, 0);

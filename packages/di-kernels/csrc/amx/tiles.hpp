@@ -6,18 +6,17 @@
 #include <cstdint>
 #include <cstring>
 
+#include "simd/simd.hpp"
 #include "tile_state.hpp"
 
 namespace di::amx {
-
-#define DI_TILE_INLINE [[gnu::always_inline]] static inline
 
 constexpr int64_t kTileRows = 16, kTileRowBytes = 64, kTileBytes = kTileRows * kTileRowBytes;
 constexpr int64_t kTileDotFlops = 2 * 16 * 16 * 32;  // of one dot of whole tiles
 
 // Tiles 0 to 5 of this thread have so many rows from now on, 6 and 7 all. What is in them is lost where it
 // changes.
-DI_TILE_INLINE void configure_tiles(int64_t rows) {
+DI_INLINE void configure_tiles(int64_t rows) {
   if (tile_rows == rows) return;
   struct {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -33,24 +32,24 @@ DI_TILE_INLINE void configure_tiles(int64_t rows) {
 }
 
 template <int Tile>
-DI_TILE_INLINE void zero_tile() {
+DI_INLINE void zero_tile() {
   asm volatile("tilezero %%tmm%c0" : : "i"(Tile));
 }
 
 // Rows of a tile are `stride` bytes apart in memory.
 template <int Tile>
-DI_TILE_INLINE void load_tile(const void* p, int64_t stride = kTileRowBytes) {
+DI_INLINE void load_tile(const void* p, int64_t stride = kTileRowBytes) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(p), "r"(stride), "i"(Tile) : "memory");
 }
 
 // The same for what is not read again soon: it does not push much else out of the first cache.
 template <int Tile>
-DI_TILE_INLINE void load_tile_once(const void* p) {
+DI_INLINE void load_tile_once(const void* p) {
   asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" : : "r"(p), "r"(kTileRowBytes), "i"(Tile) : "memory");
 }
 
 template <int Tile>
-DI_TILE_INLINE void store_tile(void* p, int64_t stride = kTileRowBytes) {
+DI_INLINE void store_tile(void* p, int64_t stride = kTileRowBytes) {
   asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(p), "r"(stride), "i"(Tile) : "memory");
 }
 
@@ -58,7 +57,7 @@ DI_TILE_INLINE void store_tile(void* p, int64_t stride = kTileRowBytes) {
 // added up from zero, those at odd places too, both in order by fused multiply-adds, and their sum is added.
 // Row p of B holds elements 2p and 2p + 1 of its columns. Subnormals are read and written as zero.
 template <int Sum, int A, int B>
-DI_TILE_INLINE void dot_tiles() {
+DI_INLINE void dot_tiles() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(Sum), "i"(A), "i"(B));
 }
 

@@ -1,4 +1,4 @@
-#include "cpu/engram.hpp"
+#include "bind/engram.hpp"
 
 #include <algorithm>
 
@@ -36,21 +36,6 @@ void call_hash(const View& windows, const View& multipliers, const View& primes,
   engram_hash(in.data, in.shape[0], {factor.data, prime.data, offset.data, n, heads}, out.data);
 }
 
-EngramTable borrow_table(const View& data, const std::optional<View>& scale) {
-  if (!scale.has_value()) {
-    const auto format = is<bf16>(data) ? WeightFormat::bfloat16 : WeightFormat::float32;
-    return {borrow_weight(static_cast<int>(format), data, std::nullopt), nullptr, 0};
-  }
-  const auto codes = rows<uint8_t, 2>(data, "table data");
-  const auto scales = rows<uint8_t, 2>(*scale, "table scale");
-  require(
-      codes.shape[1] % 32 == 0 && scales.shape[0] == codes.shape[0] && scales.shape[1] == codes.shape[1] / 32,
-      "table data and table scale: shapes do not agree");
-  const Weight values{WeightFormat::fp8, codes.data,    codes.stride[0], nullptr, 0,
-                      codes.shape[0],    codes.shape[1]};
-  return {values, scales.data, scales.stride[0]};
-}
-
 template <class T>
 void call_gather(const View& ids, const EngramTable& table, const View& y) {
   const auto id = dense<int64_t, 2>(ids, "ids");
@@ -84,13 +69,28 @@ void call_inject(const View& stream, const View& kv, const View& weight, const V
 
 }  // namespace
 
+EngramTable borrow_engram_table(const View& data, const std::optional<View>& scale) {
+  if (!scale.has_value()) {
+    const auto format = is<bf16>(data) ? WeightFormat::bfloat16 : WeightFormat::float32;
+    return {borrow_weight(static_cast<int>(format), data, std::nullopt), nullptr, 0};
+  }
+  const auto codes = rows<uint8_t, 2>(data, "table data");
+  const auto scales = rows<uint8_t, 2>(*scale, "table scale");
+  require(
+      codes.shape[1] % 32 == 0 && scales.shape[0] == codes.shape[0] && scales.shape[1] == codes.shape[1] / 32,
+      "table data and table scale: shapes do not agree");
+  const Weight values{WeightFormat::fp8, codes.data,    codes.stride[0], nullptr, 0,
+                      codes.shape[0],    codes.shape[1]};
+  return {values, scales.data, scales.stride[0]};
+}
+
 void bind_engram(nb::module_& m) {
   m.def("engram_windows", &call_windows);
   m.def("engram_hash", &call_hash);
   m.def(
       "engram_gather",
       [](View ids, View data, std::optional<View> scale, View y) {
-        const EngramTable table = borrow_table(data, scale);
+        const EngramTable table = borrow_engram_table(data, scale);
         is<bf16>(y) ? call_gather<bf16>(ids, table, y) : call_gather<float>(ids, table, y);
       },
       nb::arg("ids"), nb::arg("data"), nb::arg("scale").none(), nb::arg("y"));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "bind/engram.hpp"
 #include "bind/weight.hpp"
 
 namespace di::bind {
@@ -66,20 +67,10 @@ MoePlan moe_of(const Fields& f, int64_t dim) {
 }
 
 EngramTable engram_table(const Fields& f, int64_t dim) {
-  if (!f.has("table_scale")) {
-    const View data = f.tensor("table");
-    const auto format = is<bf16>(data) ? WeightFormat::bfloat16 : WeightFormat::float32;
-    const Weight values = borrow_weight(static_cast<int>(format), data, std::nullopt);
-    f.require_size("table", values.k, dim);
-    return {values, nullptr, 0};
-  }
-  const auto codes = rows<uint8_t, 2>(f.tensor("table"), "table");
-  const auto scales = rows<uint8_t, 2>(f.tensor("table_scale"), "table_scale");
-  f.require_size("table", codes.shape[1], dim);
-  require(dim % 32 == 0 && scales.shape[0] == codes.shape[0] && scales.shape[1] == dim / 32,
-          "table and table_scale: shapes do not agree");
-  const Weight values{WeightFormat::fp8, codes.data, codes.stride[0], nullptr, 0, codes.shape[0], dim};
-  return {values, scales.data, scales.stride[0]};
+  const EngramTable table = borrow_engram_table(
+      f.tensor("table"), f.has("table_scale") ? std::optional(f.tensor("table_scale")) : std::nullopt);
+  f.require_size("table", table.values.k, dim);
+  return table;
 }
 
 EngramPlan engram_of(const Fields& f, int64_t streams, int64_t dim, float eps) {

@@ -75,29 +75,6 @@ void bind_logprobs(nb::module_& m) {
     nb::gil_scoped_release release;
     log_softmax(x, y);
   });
-  m.def("logprobs_at", [](View logits, View ids, View out) {
-    const auto x = matrix<const float>(logits, "logits");
-    const auto* tokens = columns_of(ids, x);
-    auto* y = vector<float>(out, "out", x.count);
-    nb::gil_scoped_release release;
-    logprobs_at(x, tokens, y);
-  });
-  m.def("token_ranks", [](View logits, View ids, View out) {
-    const auto x = matrix<const float>(logits, "logits");
-    const auto* tokens = columns_of(ids, x);
-    auto* y = vector<int64_t>(out, "out", x.count);
-    nb::gil_scoped_release release;
-    token_ranks(x, tokens, y);
-  });
-  m.def("top_logprobs", [](View logits, View ids, View logprobs) {
-    const auto x = matrix<const float>(logits, "logits");
-    const auto columns = dense<int64_t, 2>(ids, "ids");
-    const auto values = dense<float, 2>(logprobs, "logprobs");
-    require(columns.shape == values.shape && columns.shape[0] == x.count && columns.shape[1] <= x.columns,
-            "top_logprobs: shapes do not agree");
-    nb::gil_scoped_release release;
-    top_logprobs(x, columns.shape[1], columns.data, values.data);
-  });
   m.def("describe_tokens", [](View logits, View ids, View logprobs, View ranks, View top_ids,
                               View top_logprobs) {
     const auto x = matrix<const float>(logits, "logits");

@@ -14,6 +14,12 @@ constexpr float kLargestBf16 = 0x1.fep127f;
 
 }  // namespace
 
+void rank_blocks(float* maxima, int64_t count, int64_t first, int64_t last) {
+  for (int64_t i = 0; i < count; ++i) {
+    maxima[i] = first + i == last ? kInfinity : std::min(maxima[i], kLargestBf16);
+  }
+}
+
 void BlockMaxima::start(int64_t top_blocks, int64_t block_size, int64_t visible, int64_t first) {
   best_.start(top_blocks);
   size_ = block_size;
@@ -51,12 +57,9 @@ int64_t BlockMaxima::running(const float* scores, int64_t n, float* maxima) {
   return count;
 }
 
-void BlockMaxima::put(const float* maxima, int64_t count) {
-  float capped[kColumns];
-  for (int64_t i = 0; i < count; ++i) {
-    capped[i] = next_ + i == last_ ? kInfinity : std::min(maxima[i], kLargestBf16);
-  }
-  best_.push(capped, count, next_);
+void BlockMaxima::put(float* maxima, int64_t count) {
+  rank_blocks(maxima, count, next_, last_);
+  best_.push(maxima, count, next_);
   next_ += count;
 }
 

@@ -8,8 +8,11 @@
 
 namespace di {
 
-// Scores of one row that come in tiles, in order. The largest finite bfloat16 number caps a block's score,
-// and the last visible block stands above all.
+// Makes maxima of blocks, from block `first` on, what these are chosen by: the largest finite bfloat16 number
+// caps them, and the last visible block stands above all.
+void rank_blocks(float* maxima, int64_t count, int64_t first, int64_t last);
+
+// Scores of one row that come in tiles, in order.
 class BlockMaxima {
  public:
   // `first` is the first entry that will come, the first one of a block.
@@ -20,7 +23,7 @@ class BlockMaxima {
 
  private:
   int64_t running(const float* scores, int64_t n, float* maxima);
-  void put(const float* maxima, int64_t count);
+  void put(float* maxima, int64_t count);
 
   TopK best_;
   int64_t size_ = 1, last_ = 0, next_ = 0;

@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "cpu/block_maxima.hpp"
 #include "cpu/ceil_div.hpp"
 #include "cpu/index_tiles.hpp"
 #include "cpu/range.hpp"
@@ -15,7 +16,6 @@ namespace di {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kLargestBf16 = 0x1.fep127f;
 
 void check(const IndexPages& pages, const IndexTargets& targets, int64_t rows) {
   const int64_t per_block = pages.values.inner;
@@ -128,8 +128,7 @@ void candidate_blocks(const float* scores, int64_t stride, int64_t rows, int64_t
       const int64_t count = ceil_div(length, block_size);
       best.resize(static_cast<size_t>(count));
       topk_simd::active().block_maxima(scores + r * stride, length, block_size, best.data());
-      for (float& top : best) top = std::min(top, kLargestBf16);
-      if (!best.empty()) best.back() = kInfinity;  // above every capped score
+      rank_blocks(best.data(), count, 0, count - 1);
       const int64_t kept = select_largest(best.data(), count, top_blocks, work, out + r * top_blocks);
       std::fill(out + r * top_blocks + kept, out + (r + 1) * top_blocks, -1);
     }

@@ -288,24 +288,6 @@ void log_softmax(Logits logits, Rows<float> out) {
   });
 }
 
-void logprobs_at(Logits logits, const int64_t* ids, float* out) {
-  for_rows(logits.count, logits.columns, [&](const Table& simd, int64_t r) {
-    out[r] = Normaliser(simd, logits[r], logits.columns).logprob(logits[r][ids[r]]);
-  });
-}
-
-void token_ranks(Logits logits, const int64_t* ids, int64_t* out) {
-  for_rows(logits.count, logits.columns,
-           [&](const Table& simd, int64_t r) { out[r] = 1 + simd.rank(logits[r], logits.columns, ids[r]); });
-}
-
-void top_logprobs(Logits logits, int64_t k, int64_t* ids, float* logprobs) {
-  for_rows(logits.count, logits.columns, [&](const Table& simd, int64_t r) {
-    const Normaliser normaliser(simd, logits[r], logits.columns);
-    best_columns(logits[r], logits.columns, k, normaliser, ids + r * k, logprobs + r * k);
-  });
-}
-
 void describe_tokens(Logits logits, const int64_t* ids, TokenDescriptions out) {
   for_rows(logits.count, logits.columns, [&](const Table& simd, int64_t r) {
     const Normaliser normaliser(simd, logits[r], logits.columns);

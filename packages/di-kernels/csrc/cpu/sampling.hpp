@@ -40,9 +40,6 @@ void philox(const int64_t* seeds, const int64_t* positions, int64_t purpose, Row
 void all_finite(Logits logits, bool* out);
 void argmax(Logits logits, int64_t* out);
 void log_softmax(Logits logits, Rows<float> out);
-void logprobs_at(Logits logits, const int64_t* ids, float* out);
-void token_ranks(Logits logits, const int64_t* ids, int64_t* out);
-void top_logprobs(Logits logits, int64_t k, int64_t* ids, float* logprobs);
 void describe_tokens(Logits logits, const int64_t* ids, TokenDescriptions out);
 void apply_penalties(Rows<float> logits, RowEntries entries, const int32_t* output_counts,
                      const float* repetition, const float* presence, const float* frequency);

@@ -37,28 +37,6 @@ def log_softmax(logits: Tensor) -> Tensor:
     return out
 
 
-def logprobs_at(logits: Tensor, ids: Tensor) -> Tensor:
-    """See :func:`di_kernels.ops.sampling.logprobs_at`."""
-    out = torch.empty(logits.shape[0], dtype=torch.float32)
-    _native.logprobs_at(_rows(logits), ids.contiguous(), out)
-    return out
-
-
-def token_ranks(logits: Tensor, ids: Tensor) -> Tensor:
-    """See :func:`di_kernels.ops.sampling.token_ranks`."""
-    out = torch.empty(logits.shape[0], dtype=torch.int64)
-    _native.token_ranks(_rows(logits), ids.contiguous(), out)
-    return out
-
-
-def top_logprobs(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """See :func:`di_kernels.ops.sampling.top_logprobs`."""
-    ids = torch.empty(logits.shape[0], k, dtype=torch.int64)
-    logprobs = torch.empty(logits.shape[0], k, dtype=torch.float32)
-    _native.top_logprobs(_rows(logits), ids, logprobs)
-    return ids, logprobs
-
-
 def describe_tokens(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """See :func:`di_kernels.ops.sampling.describe_tokens`."""
     count = logits.shape[0]

@@ -97,50 +97,11 @@ def log_softmax(logits: Tensor) -> Tensor:
     return cast(Tensor, kernel("sampling", "log_softmax", logits)(logits))
 
 
-def logprobs_at(logits: Tensor, ids: Tensor) -> Tensor:
-    """``log_softmax(logits)[r, ids[r]]`` without the rest, float32 ``[rows]``.
-
-    Args:
-        logits: float32 ``[rows, vocab]``.
-        ids: int64 ``[rows]`` in ``[0, vocab)``.
-    """
-    _check_logits(logits)
-    _check_ids("ids", ids, logits.shape[0], logits.shape[1])
-    return cast(Tensor, kernel("sampling", "logprobs_at", logits)(logits, ids))
-
-
-def token_ranks(logits: Tensor, ids: Tensor) -> Tensor:
-    """Rank of ``ids[r]`` in row ``r`` by descending logit, counted from 1; equal logits rank by lower column.
-
-    Args:
-        logits: float32 ``[rows, vocab]``.
-        ids: int64 ``[rows]`` in ``[0, vocab)``.
-
-    Returns:
-        int64 ``[rows]``.
-    """
-    _check_logits(logits)
-    _check_ids("ids", ids, logits.shape[0], logits.shape[1])
-    return cast(Tensor, kernel("sampling", "token_ranks", logits)(logits, ids))
-
-
-def top_logprobs(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The ``k`` most probable columns of each row, best first, equals by lower column.
-
-    Args:
-        logits: float32 ``[rows, vocab]``.
-        k: in ``[0, vocab]``.
-
-    Returns:
-        Columns int64 ``[rows, k]``, and float32 ``[rows, k]``: the bits of ``log_softmax`` there.
-    """
-    _check_logits(logits)
-    _check_count(k, logits)
-    return cast("tuple[Tensor, Tensor]", kernel("sampling", "top_logprobs", logits)(logits, k))
-
-
 def describe_tokens(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What is reported about a token of each row: ``logprobs_at``, ``token_ranks`` and ``top_logprobs`` at once.
+    """What is reported about a token of each row, and the most probable ones beside it.
+
+    Log-probabilities are the bits of :func:`log_softmax`. Ranks go by descending logit, counted from 1; equal
+    logits rank by lower column.
 
     Args:
         logits: float32 ``[rows, vocab]``.
@@ -149,7 +110,7 @@ def describe_tokens(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor
 
     Returns:
         Log-probabilities float32 ``[rows]`` and ranks int64 ``[rows]`` of ``ids``; the ``k`` most probable columns
-        int64 ``[rows, k]`` and their log-probabilities float32 ``[rows, k]``.
+        int64 ``[rows, k]``, best first, and their log-probabilities float32 ``[rows, k]``.
     """
     _check_logits(logits)
     _check_ids("ids", ids, logits.shape[0], logits.shape[1])

@@ -66,25 +66,14 @@ def log_softmax(logits: Tensor) -> Tensor:
         return torch.from_numpy(rows.astype(np.float32))
 
 
-def logprobs_at(logits: Tensor, ids: Tensor) -> Tensor:
-    """See :func:`di_kernels.ops.sampling.logprobs_at`."""
-    return log_softmax(logits).gather(1, ids[:, None])[:, 0]
-
-
-def token_ranks(logits: Tensor, ids: Tensor) -> Tensor:
-    """See :func:`di_kernels.ops.sampling.token_ranks`."""
-    ranks = [
-        int(np.nonzero(_ranking(row) == token)[0][0]) + 1
-        for row, token in zip(logits.numpy(), ids.tolist(), strict=True)
-    ]
-    return torch.tensor(ranks, dtype=torch.int64)
-
-
-def top_logprobs(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """See :func:`di_kernels.ops.sampling.top_logprobs`."""
-    rows = [_ranking(row)[:k] for row in logits.numpy()]
-    ids = torch.from_numpy(np.array(rows, dtype=np.int64).reshape(len(rows), k))
-    return ids, log_softmax(logits).gather(1, ids)
+def describe_tokens(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """See :func:`di_kernels.ops.sampling.describe_tokens`."""
+    rankings = torch.from_numpy(
+        np.array([_ranking(row) for row in logits.numpy()], dtype=np.int64).reshape(logits.shape)
+    )
+    logprobs, best = log_softmax(logits), rankings[:, :k]
+    ranks = (rankings == ids[:, None]).nonzero()[:, 1] + 1
+    return logprobs.gather(1, ids[:, None])[:, 0], ranks, best, logprobs.gather(1, best)
 
 
 def apply_penalties(
@@ -111,11 +100,6 @@ def apply_bias(logits: Tensor, row_starts: Tensor, token_ids: Tensor, values: Te
     for r, row in enumerate(logits):
         for entry in range(int(row_starts[r]), int(row_starts[r + 1])):
             row[token_ids[entry]] += values[entry]
-
-
-def describe_tokens(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """See :func:`di_kernels.ops.sampling.describe_tokens`."""
-    return logprobs_at(logits, ids), token_ranks(logits, ids), *top_logprobs(logits, k)
 
 
 def apply_bitmask(logits: Tensor, bitmask: Tensor, rows: Tensor | None = None) -> None:
