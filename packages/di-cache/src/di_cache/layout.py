@@ -58,10 +58,18 @@ class LayerCacheSpec:
 class CacheSpec:
     """Everything that the cache layout depends on.
 
-    ``layers`` lists the backbone layers and then the draft layers, with ids 0, 1, 2, ...
-    ``num_producer_layers`` is the id of the first layer whose window ring a stored state leaves out (the
-    number of all layers if none does). ``max_draft_tokens`` is the longest speculation: a verify step has one
-    row more, and up to that many rows may be rejected after they were stored.
+    Attributes:
+        head_dim: numbers of a key, which all heads share.
+        index_head_dim: numbers of an index key.
+        window: tokens that sliding-window attention sees, the present one included.
+        layers: the backbone layers and then the draft layers, with ids 0, 1, 2, ...
+        num_producer_layers: id of the first layer whose window ring a stored state leaves out; the number of all
+            layers if none does.
+        block_size: tokens of a block, a multiple of every compress ratio.
+        max_draft_tokens: the longest speculation: a verify step has one row more, and up to that many rows may be
+            rejected after they were stored.
+        numerics: the release's formats, or float32 for verification.
+        fp4_kv: main compressed KV in FP4 rather than FP8, under the release's numerics.
 
     Raises:
         CacheConfigError: a field is out of range, or sizes do not fit the entry formats.
