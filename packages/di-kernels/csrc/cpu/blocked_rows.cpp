@@ -37,24 +37,26 @@ void scatter_rows(const T* x, int64_t stride, int64_t count, int64_t k, int64_t 
 }  // namespace
 
 template <class T>
-void block_row(const T* row, int64_t k, bool quantize, bool wide, int64_t m, int64_t rows, void* out) {
+void put_rows(const T* x, int64_t stride, int64_t count, int64_t k, bool quantize, bool wide, int64_t m,
+              int64_t rows, void* out) {
   const bool same_type = wide == (sizeof(T) == 4);
   thread_local Buffer quantized, converted;
   if (quantize) {
-    T* values = same_type && rows == 1 ? static_cast<T*>(out) : quantized.reserve<T>(k);
-    round_trip_fp8_rows(row, 1, k, values);
+    T* values = same_type && rows == 1 ? static_cast<T*>(out) : quantized.reserve<T>(count * k);
+    for (int64_t r = 0; r < count; ++r) round_trip_fp8_rows(x + r * stride, 1, k, values + r * k);
     if (values == out) return;  // whole blocks, in their places
-    row = values;
+    x = values;
+    stride = k;
   }
-  if (same_type) return scatter_rows(row, k, 1, k, m, rows, static_cast<T*>(out));
+  if (same_type) return scatter_rows(x, stride, count, k, m, rows, static_cast<T*>(out));
   if constexpr (sizeof(T) == 4) {
-    bf16* values = converted.reserve<bf16>(k);
-    narrow(row, k, values);
-    scatter_rows(values, k, 1, k, m, rows, static_cast<bf16*>(out));
+    bf16* values = converted.reserve<bf16>(count * k);
+    for (int64_t r = 0; r < count; ++r) narrow(x + r * stride, k, values + r * k);
+    scatter_rows(values, k, count, k, m, rows, static_cast<bf16*>(out));
   } else {
-    float* values = converted.reserve<float>(k);
-    widen(row, k, values);
-    scatter_rows(values, k, 1, k, m, rows, static_cast<float*>(out));
+    float* values = converted.reserve<float>(count * k);
+    for (int64_t r = 0; r < count; ++r) widen(x + r * stride, k, values + r * k);
+    scatter_rows(values, k, count, k, m, rows, static_cast<float*>(out));
   }
 }
 
@@ -80,16 +82,11 @@ BlockedRows block_rows(const T* x, int64_t stride, int64_t rows, const Weight& w
   const int64_t bytes = as_it_is ? 0 : rows * blocks_of(k) * kBlock * (wide ? 4 : 2);
   const int64_t lanes = rows <= lane_rows(weight, wide) ? lanes_size(k, rows) : 0;
   auto* out = buffer.reserve<uint8_t>(bytes + lanes * static_cast<int64_t>(sizeof(uint32_t)));
-  const int64_t chunk = same_type ? kScatteredRows : 1;
-  const int64_t cost = (same_type ? kPerElement / 4 : kPerElement) * chunk * k;
-  parallel_for(as_it_is ? 0 : ceil_div(rows, chunk), cost, [&](int64_t first, int64_t last) {
-    for (int64_t m = first * chunk; m < std::min(last * chunk, rows); m += chunk) {
-      const int64_t count = std::min(chunk, rows - m);
-      if (same_type) {
-        scatter_rows(x + m * stride, stride, count, k, m, rows, reinterpret_cast<T*>(out));
-      } else {
-        block_row(x + m * stride, k, quantize, wide, m, rows, out);
-      }
+  const int64_t cost = (same_type ? kPerElement / 4 : kPerElement) * kScatteredRows * k;
+  parallel_for(as_it_is ? 0 : ceil_div(rows, kScatteredRows), cost, [&](int64_t first, int64_t last) {
+    for (int64_t m = first * kScatteredRows; m < std::min(last * kScatteredRows, rows); m += kScatteredRows) {
+      const int64_t count = std::min(kScatteredRows, rows - m);
+      put_rows(x + m * stride, stride, count, k, quantize, wide, m, rows, out);
     }
   });
   BlockedRows blocked{as_it_is ? static_cast<const void*>(x) : out, rows, wide};
@@ -97,8 +94,8 @@ BlockedRows block_rows(const T* x, int64_t stride, int64_t rows, const Weight& w
   return blocked;
 }
 
-template void block_row(const float*, int64_t, bool, bool, int64_t, int64_t, void*);
-template void block_row(const bf16*, int64_t, bool, bool, int64_t, int64_t, void*);
+template void put_rows(const float*, int64_t, int64_t, int64_t, bool, bool, int64_t, int64_t, void*);
+template void put_rows(const bf16*, int64_t, int64_t, int64_t, bool, bool, int64_t, int64_t, void*);
 template BlockedRows block_rows(const float*, int64_t, int64_t, const Weight&, bool, Buffer&);
 template BlockedRows block_rows(const bf16*, int64_t, int64_t, const Weight&, bool, Buffer&);
 

@@ -24,9 +24,11 @@ bool is_wide(const Weight& weight, bool quantize_input) {
   return weight.format == WeightFormat::float32 || (sizeof(T) == 4 && !quantize_input);
 }
 
-// Writes a row of k values as row m of `rows` blocked ones, optionally replaced by its MXFP8 values.
+// Writes `count` rows of k values, `stride` apart, as those from m on of `rows` blocked ones, optionally
+// replaced by their MXFP8 values.
 template <class T>
-void block_row(const T* row, int64_t k, bool quantize, bool wide, int64_t m, int64_t rows, void* out);
+void put_rows(const T* x, int64_t stride, int64_t count, int64_t k, bool quantize, bool wide, int64_t m,
+              int64_t rows, void* out);
 
 // The most rows for which a product with the weight has use for lanes, and the numbers of their lanes.
 int64_t lane_rows(const Weight& weight, bool wide);

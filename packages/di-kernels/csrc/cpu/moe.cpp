@@ -103,12 +103,13 @@ class ExpertPass {
     thread_local Buffer row_buffer, block_buffer;
     const int64_t padded = blocks_of(bank_.dim) * kBlock, element = wide_in_ ? 4 : 2;
     auto* row = row_buffer.reserve<uint8_t>(rows * padded * element);
-    parallel_for(
-        rows, (quantize_ ? kPerElement : kPerElement / 4) * padded, [&](int64_t first, int64_t last) {
-          for (int64_t r = first; r < last; ++r) {
-            block_row(x + r * bank_.dim, bank_.dim, quantize_, wide_in_, 0, 1, row + r * padded * element);
-          }
-        });
+    parallel_for(rows, (quantize_ ? kPerElement : kPerElement / 4) * padded,
+                 [&](int64_t first, int64_t last) {
+                   for (int64_t r = first; r < last; ++r) {
+                     put_rows(x + r * bank_.dim, 0, 1, bank_.dim, quantize_, wide_in_, 0, 1,
+                              row + r * padded * element);
+                   }
+                 });
     auto* blocks =
         block_buffer.reserve<uint8_t>(static_cast<int64_t>(groups_.pair.size()) * padded * element);
     inputs_.resize(static_cast<size_t>(groups_.size()));
@@ -123,9 +124,9 @@ class ExpertPass {
           if (count == 1) {
             target = const_cast<uint8_t*>(source);  // a single row is in blocks as it is
           } else if (wide_in_) {
-            block_row(reinterpret_cast<const float*>(source), padded, false, true, r, count, target);
+            put_rows(reinterpret_cast<const float*>(source), 0, 1, padded, false, true, r, count, target);
           } else {
-            block_row(reinterpret_cast<const bf16*>(source), padded, false, false, r, count, target);
+            put_rows(reinterpret_cast<const bf16*>(source), 0, 1, padded, false, false, r, count, target);
           }
         }
         inputs_[i] = {target, count, wide_in_};
