@@ -2,6 +2,11 @@
 
 import pytest
 from di_cache import CacheLayout, CacheSpec, LayerCacheSpec
+from hypothesis import HealthCheck, settings
+
+# A busy machine is no defect.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 OWNERS = (2, 8, 14, 20)
 

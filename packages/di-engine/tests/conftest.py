@@ -15,6 +15,11 @@ from di_engine.engine import ModelRunner
 from di_engine.testing import NextLogits, scripted_model
 from di_model.testing import tiny_config, write_checkpoint
 from di_spec import Drafter
+from hypothesis import HealthCheck, settings
+
+# A busy machine is no defect.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 MakeEngine = Callable[..., LLMEngine]
 

@@ -9,6 +9,11 @@ import pytest
 import torch
 from di_kernels import equal_instruction_sets
 from di_kernels.testing import instructions, shared_directory
+from hypothesis import HealthCheck, settings
+
+# A busy machine is no defect.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 @pytest.fixture(params=equal_instruction_sets(), ids=lambda names: names[-1])

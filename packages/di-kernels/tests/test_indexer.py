@@ -400,7 +400,7 @@ def test_worked_example_of_candidate_entries(device: str) -> None:
     visible=st.integers(0, 60),
     block_size=st.integers(1, 6),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_candidate_entries_are_the_visible_ones(
     device: str, blocks: set[int], visible: int, block_size: int
 ) -> None:

@@ -437,7 +437,7 @@ def test_draws_follow_the_distribution() -> None:
     assert float(((seen - expected) ** 2 / expected).sum()) < 23.5  # chi-square, 4 degrees, p = 1e-4
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     logits=st.lists(st.sampled_from([-3.0, -1.0, 0.0, -0.0, 0.5, 2.0, 2.0, 9.0]), min_size=1, max_size=20),
     top_k=st.integers(-1, 21),

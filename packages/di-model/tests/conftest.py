@@ -13,6 +13,11 @@ import torch
 from di_kernels import num_threads, set_num_threads
 from di_model.config import ModelConfig
 from di_model.testing import write_checkpoint
+from hypothesis import HealthCheck, settings
+
+# A busy machine is no defect.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 @pytest.fixture(autouse=True, scope="package")

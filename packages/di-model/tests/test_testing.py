@@ -158,7 +158,7 @@ def sizes(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=sizes(), quantized=st.booleans(), num_shards=st.integers(0, 4))
 def test_any_sizes_that_the_formats_allow(
     tmp_path_factory: pytest.TempPathFactory, text: dict[str, Any], quantized: bool, num_shards: int

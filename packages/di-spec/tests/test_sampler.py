@@ -112,7 +112,7 @@ def test_unseeded_requests_differ() -> None:
     assert state().seed != state().seed
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 9), st.integers(0, 2**32), st.sampled_from([1, 2]))
 def test_rows_are_independent_bit_for_bit(rows: int, seed: int, count: int) -> None:
     variants = (

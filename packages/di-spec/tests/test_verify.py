@@ -84,7 +84,7 @@ def verify(
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_speculation_changes_no_bit(data: st.DataObject) -> None:
     """Batches of sequences at different points, with right and wrong drafts of any length, to the end."""
