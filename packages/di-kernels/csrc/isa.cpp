@@ -2,6 +2,9 @@
 
 #include <atomic>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -9,6 +12,17 @@
 
 namespace di {
 namespace {
+
+// Not every compiler's __builtin_cpu_supports() knows tiles.
+[[maybe_unused]] bool has_bf16_tiles() {
+#if defined(__x86_64__)
+  constexpr unsigned kBf16 = 1u << 22, kTiles = 1u << 24;  // of EDX, leaf 7
+  unsigned a, b, c, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kBf16) != 0 && (d & kTiles) != 0;
+#else
+  return false;
+#endif
+}
 
 // Linux lets a process use tiles after it has asked to.
 bool may_use_tiles() {
@@ -36,8 +50,7 @@ bool runs(Isa isa) {
     case Isa::avx512bf16:
       return bf16;
     case Isa::amx:
-      return bf16 && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
-             may_use_tiles();
+      return bf16 && has_bf16_tiles() && may_use_tiles();
   }
 #endif
   return isa == Isa::portable;

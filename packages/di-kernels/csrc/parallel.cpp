@@ -61,9 +61,20 @@ void switch_pinning(bool on) {
 #endif
 
 #ifdef DI_HAS_FORK
-// A forked child has the thread runtime's memory but not its threads: it would wait for them for ever.
-[[maybe_unused]] const int fork_handler =
-    pthread_atfork(nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
+// A forked child has the thread runtime's memory but not its threads: it would wait for them for ever. So it
+// would for one that held the mutex.
+[[maybe_unused]] const int fork_handler = pthread_atfork(
+#ifdef DI_HAS_AFFINITY
+    [] { processors().mutex.lock(); }, [] { processors().mutex.unlock(); },
+#else
+    nullptr, nullptr,
+#endif
+    [] {
+#ifdef DI_HAS_AFFINITY
+      processors().mutex.unlock();
+#endif
+      forked.store(true, std::memory_order_relaxed);
+    });
 #endif
 
 }  // namespace

@@ -27,9 +27,9 @@ int64_t work_per_thread();  // operations that are worth waking a thread for
 void set_num_threads(int count, int64_t work_per_thread);  // 1..kMaxThreads, at least 1
 
 // With pinned threads, the thread that has part p of a loop stays on the p-th processor that the process may
-// use, counted when pinning began: parts of loops over the same rows read memory that their own thread
-// touched first, which on a machine of several memory nodes is the near one. Off by default; switched off,
-// threads may run anywhere again, each from its next part on. Does nothing where the system has no affinity.
+// use, counted when pinning began: it finds in its caches what its part of the loop before has left there.
+// Off by default; switched off, threads may run anywhere again, each from its next part on. Does nothing
+// where the system has no affinity, or more processors than its set holds.
 void pin_threads(bool on);
 bool threads_are_pinned();
 void place_thread(int64_t part);
@@ -128,20 +128,18 @@ class FirstFailure {
   std::exception_ptr failure_;
 };
 
-// Calls body(begin, end) for disjoint ranges that cover [0, n), a range for each thread. What a body throws
-// reaches the caller; of several exceptions, that of the first range does. A loop inside a part of another
-// one stays on its thread, and the thread where it is: it would wait on the processor of the first part for a
-// whole time slice.
+// Calls body(begin, end) for disjoint ranges that cover [0, n), a range for each of the parts and a thread
+// for each range. What a body throws reaches the caller; of several exceptions, that of the first range does.
+// A loop inside a part of another one stays on its thread, and the thread where it is: it would wait on the
+// processor of the first part for a whole time slice.
 template <class Body>
-void parallel_for(int64_t n, int64_t cost, const Body& body) {
-  if (n <= 0) return;
+void for_parts(int64_t n, int64_t parts, const Body& body) {
   if (in_parallel()) {
     const DefaultArithmetic arithmetic;
     const TilesUntilHere tiles;  // the loop around may be a host program's, which knows nothing of them
     body(int64_t{0}, n);
     return;
   }
-  const int64_t parts = parts_worth(n, cost);
   const auto run = [&](int64_t part) {
     const DefaultArithmetic arithmetic;
     const TilesUntilHere tiles;
@@ -162,6 +160,12 @@ void parallel_for(int64_t n, int64_t cost, const Body& body) {
   failure.rethrow();
 }
 
+// The same on as many threads as the items are worth.
+template <class Body>
+void parallel_for(int64_t n, int64_t cost, const Body& body) {
+  if (n > 0) for_parts(n, parts_worth(n, cost), body);
+}
+
 // The same for items of unequal cost: the ranges are shorter, and a thread that is done takes another one.
 template <class Body>
 void parallel_for_uneven(int64_t n, int64_t cost, const Body& body) {
@@ -170,7 +174,7 @@ void parallel_for_uneven(int64_t n, int64_t cost, const Body& body) {
   const int64_t threads = parts_worth(n, cost);
   const int64_t ranges = threads == 1 ? 1 : std::min(n, kRangesPerThread * threads);
   std::atomic<int64_t> next{0};
-  parallel_for(threads, work_per_thread(), [&](int64_t, int64_t) {
+  for_parts(threads, threads, [&](int64_t, int64_t) {
     for (int64_t i = next++; i < ranges; i = next++) body(n * i / ranges, n * (i + 1) / ranges);
   });
 }

@@ -34,7 +34,8 @@ void release_tiles() {
 int64_t tiles_in_use() {
   if (isa_name(supported_isas().back()) != "amx") return 0;
   std::atomic<int64_t> found{0};
-  parallel_for(num_threads(), work_per_thread(), [&](int64_t begin, int64_t end) {
+  const int64_t threads = num_threads();
+  for_parts(threads, threads, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) found += has_tiles();
   });
   return found;

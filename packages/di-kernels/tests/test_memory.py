@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import platform
 import re
 from pathlib import Path
 
@@ -37,6 +39,32 @@ def test_large_pages_are_asked_for() -> None:
     memory = allocate(5 << 20)
     assert "hg" in flags_at(memory.data_ptr())
     assert "hg" in flags_at(memory.data_ptr() + (4 << 20) - 1)
+
+
+POLICIES = Path("/proc/self/numa_maps")
+
+
+def policy_at(address: int) -> str:
+    """That of the mapping that begins last at or before this address."""
+    lines = (line.split() for line in POLICIES.read_text().splitlines())
+    return max((int(start, 16), policy) for start, policy, *_ in lines if int(start, 16) <= address)[1]
+
+
+def policies_are_free() -> bool:
+    """Whether the system tells memory policies and lets a process have its own; containers often do not."""
+    get_mempolicy = {"x86_64": 239, "aarch64": 236}.get(platform.machine())
+    if get_mempolicy is None or not POLICIES.exists():
+        return False
+    mode = ctypes.c_int(-1)
+    return ctypes.CDLL(None).syscall(get_mempolicy, ctypes.byref(mode), None, 0, None, 0) == 0 == mode.value
+
+
+@pytest.mark.skipif(not policies_are_free(), reason="the system has no memory policies for us")
+def test_pages_lie_on_all_memory_nodes_in_turn() -> None:
+    memory, small = allocate(5 << 20), torch.empty(5 << 20)
+    assert policy_at(memory.data_ptr()).startswith("interleave:")
+    assert policy_at(memory.data_ptr() + (4 << 20) - 1).startswith("interleave:")
+    assert policy_at(small.data_ptr()) == "default"
 
 
 def test_less_than_no_memory_is_refused() -> None:

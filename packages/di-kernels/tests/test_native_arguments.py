@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from di_kernels import _native
+from di_kernels import _native, set_instruction_set
+from di_kernels.ops.linear import LinearWeight, linear
 from di_kernels.ops.sampling import SamplingParametersError, pack_parameters
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 Q, OUT, SINK = torch.ones(3, 2, 8), torch.empty(3, 2, 8), torch.zeros(2)
 
@@ -122,13 +124,13 @@ def test_what_is_no_tuple_is_refused(run, argument, good, names) -> None:
 
 @pytest.mark.parametrize("width", [-1, 2**31, 2**63, -(2**200)])
 def test_the_width_of_the_window_is_bounded(width: int) -> None:
-    with pytest.raises(ValueError, match=r"^window\.width is out of range; allowed: 0 to 2147483647$"):
+    with pytest.raises(ValueError, match=rf"^window\.width is {width}; allowed: 0 to 2147483647$"):
         run_window((*WINDOW[:-1], width))
 
 
 @pytest.mark.parametrize("number", [-1, 4, 2**40, 2**70])
 def test_the_format_of_a_weight_is_bounded(number: int) -> None:
-    with pytest.raises(ValueError, match=r"^w1\.format is out of range; allowed: 0 to 3$"):
+    with pytest.raises(ValueError, match=rf"^w1\.format is {number}; allowed: 0 to 3$"):
         run_w1((number, *UP[1:]))
 
 
@@ -137,7 +139,7 @@ def test_the_shape_of_a_weight_is_that_of_its_data() -> None:
         with pytest.raises(ValueError, match="weight data does not have this shape"):
             run_w1(wrong)
     for wrong in ((*PACKED[:4], 33, 32), (*PACKED[:4], 32, 64), (2, *PACKED[1:])):
-        with pytest.raises(ValueError, match="weight data is not a packed matrix of this shape"):
+        with pytest.raises(ValueError, match="packed weight data has shape"):
             run_w1(wrong)
     with pytest.raises(TypeError, match="weight data must have dtype uint8"):
         run_w1((*PACKED[:2], torch.zeros(2, 320), *PACKED[3:]))
@@ -183,3 +185,20 @@ def test_blocks_larger_than_any_row_do_not_overflow() -> None:
     best = i(1, 2)
     _native.candidate_blocks(torch.zeros(1, 8), i(1) + 8, 2**63 - 1, best)
     assert best.tolist() == [[0, -1]]
+
+
+def test_a_tensor_without_memory_is_refused() -> None:
+    """As functional and fake tensors are, and those whose storage was let go."""
+    gone = torch.zeros(4, 8)
+    gone.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match="x has no memory"):
+        linear(gone, LinearWeight.dense(torch.zeros(2, 8)))
+    with FakeTensorMode():
+        fake = torch.empty(4, 8)
+    with pytest.raises(ValueError, match="x has no memory"):
+        linear(fake, LinearWeight.dense(torch.zeros(2, 8)))
+
+
+def test_the_name_of_an_instruction_set_is_read_whole() -> None:
+    with pytest.raises(ValueError, match="instruction set is 'portable"):
+        set_instruction_set("portable\0more")

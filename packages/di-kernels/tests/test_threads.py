@@ -157,6 +157,41 @@ def test_a_forked_child_computes_on_one_thread() -> None:
     subprocess.run([sys.executable, "-c", FORK], check=True, timeout=60)
 
 
+FORK_WHILE_PINNING = """
+import os, signal, threading, torch
+from di_kernels import pin_threads, set_num_threads
+from di_kernels.ops.norm import rms_norm
+
+x, weight, done = torch.ones(64, 64), torch.ones(64), threading.Event()
+set_num_threads(2, work_per_thread=1)
+rms_norm(x, weight, 1e-20)  # a child forked while another thread imports the kernels would wait for that
+
+def work(number):
+    while not done.is_set():
+        pin_threads(number % 2 == 0)
+        rms_norm(x, weight, 1e-20)
+
+workers = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+for worker in workers:
+    worker.start()
+try:
+    for _ in range(40):
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)
+            rms_norm(x, weight, 1e-20)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+finally:
+    done.set()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_child_forked_while_threads_are_pinned_computes() -> None:
+    subprocess.run([sys.executable, "-c", FORK_WHILE_PINNING], check=True, timeout=60)
+
+
 PIN = """
 import os, torch
 from pathlib import Path

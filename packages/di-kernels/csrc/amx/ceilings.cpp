@@ -37,15 +37,14 @@ float dot_bf16(int64_t iterations) {
   return first;
 }
 
-// As on avx512bf16. Called, not copied: its table is no constant when this one is built.
-uint64_t read(const uint8_t* p, int64_t n) { return avx512bf16::table.read(p, n); }
-float multiply_add(int64_t iterations) { return avx512bf16::table.multiply_add(iterations); }
+// What is as on avx512bf16 is called, not copied: its table is no constant when this one is built.
+constexpr Table kTable = {.read = [](auto... a) { return avx512bf16::table.read(a...); },
+                          .dot_flops = kDots * ::di::amx::kTileDotFlops,
+                          .dot_bf16 = dot_bf16,
+                          .multiply_add = [](auto... a) { return avx512bf16::table.multiply_add(a...); }};
 
 }  // namespace
 
-const Table table = {.read = read,
-                     .dot_flops = kDots * ::di::amx::kTileDotFlops,
-                     .dot_bf16 = dot_bf16,
-                     .multiply_add = multiply_add};
+const Table table = kTable;
 
 }  // namespace di::ceilings_simd::amx

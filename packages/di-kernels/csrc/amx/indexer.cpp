@@ -77,10 +77,6 @@ class Sums {
   f32x16 even_{}, odd_{};
 };
 
-void decode_mxfp4(const uint8_t* const* codes, const uint8_t* const* scales, int64_t dim, uint32_t* tile) {
-  avx512bf16::table.decode_mxfp4(codes, scales, dim, tile);
-}
-
 // Tiles of heads meet kMeeting columns, then the next ones. A tile of the last heads begins with some of
 // those before it, which are not added again.
 struct Meetings {
@@ -139,13 +135,13 @@ void scores_bf16(const uint32_t* q, const float* weights, int64_t heads, int64_t
   }
 }
 
-void scores_float(const float* q, const float* weights, int64_t heads, int64_t dim, const float* tile,
-                  float* out) {
-  avx512bf16::table.scores_float(q, weights, heads, dim, tile, out);
-}
+// What is as on avx512bf16 is called, not copied: its table is no constant when this one is built.
+constexpr Table kTable = {.decode_mxfp4 = [](auto... a) { avx512bf16::table.decode_mxfp4(a...); },
+                          .scores_bf16 = scores_bf16,
+                          .scores_float = [](auto... a) { avx512bf16::table.scores_float(a...); }};
 
 }  // namespace
 
-const Table table = {.decode_mxfp4 = decode_mxfp4, .scores_bf16 = scores_bf16, .scores_float = scores_float};
+const Table table = kTable;
 
 }  // namespace di::indexer_simd::amx

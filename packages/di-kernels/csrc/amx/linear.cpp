@@ -214,26 +214,11 @@ void add_groups(const Codes* groups, int64_t count, int64_t row_bytes, int64_t b
   add_product<2, kMany>(product);
 }
 
-// body of a format that has a narrow product.
-template <class Body>
-DI_INLINE void of_format(WeightFormat format, const Body& body) {
-  switch (format) {
-    case WeightFormat::bfloat16:
-      return body.template operator()<WeightFormat::bfloat16>();
-    case WeightFormat::fp8:
-      return body.template operator()<WeightFormat::fp8>();
-    case WeightFormat::mxfp4:
-      return body.template operator()<WeightFormat::mxfp4>();
-    case WeightFormat::float32:
-      return;
-  }
-}
-
 template <bool kStored>
 void product_of(WeightFormat format, const Codes* groups, int64_t count, int64_t row_bytes, int64_t blocks,
                 const uint16_t* x, int64_t x_rows, int64_t rows, float* totals) {
   if (rows == 0 || blocks == 0) return;
-  of_format(format, [&]<WeightFormat F>() {
+  of_narrow_format(format, [&]<WeightFormat F>() {
     if (kStored || rows <= kFewRows) {
       return add_groups<F, kStored, false>(groups, count, row_bytes, blocks, x, x_rows, rows, totals);
     }
@@ -253,45 +238,32 @@ void few_stored(WeightFormat format, const Codes& group, int64_t row_bytes, int6
 
 void one_row(WeightFormat format, const uint8_t* group, int64_t groups, int64_t blocks, const OneRow& row,
              float* totals) {
-  of_format(format, [&]<WeightFormat F>() { add_packed<F>(group, groups, blocks, row, totals); });
+  of_narrow_format(format, [&]<WeightFormat F>() { add_packed<F>(group, groups, blocks, row, totals); });
 }
 
 void one_stored_row(WeightFormat format, const Codes& group, int64_t row_bytes, int64_t blocks,
                     const OneRow& row, float* totals) {
-  of_format(format, [&]<WeightFormat F>() { add_stored<F>(group, row_bytes, blocks, row, totals); });
+  of_narrow_format(format, [&]<WeightFormat F>() { add_stored<F>(group, row_bytes, blocks, row, totals); });
 }
 
-// As on avx512bf16. Called, not copied: its table is no constant when this one is built.
-void wide(WeightFormat format, const Codes* groups, int64_t count, int64_t blocks, const float* x,
-          int64_t x_rows, int64_t rows, float* totals) {
-  avx512bf16::table.wide(format, groups, count, blocks, x, x_rows, rows, totals);
-}
-
-void store_bf16(const float* totals, int64_t stride, int64_t rows, int64_t count, uint16_t* y,
-                int64_t y_stride) {
-  avx512bf16::table.store_bf16(totals, stride, rows, count, y, y_stride);
-}
-
-void store_float(const float* totals, int64_t stride, int64_t rows, int64_t count, float* y,
-                 int64_t y_stride) {
-  avx512bf16::table.store_float(totals, stride, rows, count, y, y_stride);
-}
+// What is as on avx512bf16 is called, not copied: its table is no constant when this one is built.
+constexpr Table kTable = {.row_block = 256,
+                          .input_bytes = 1 << 20,
+                          .part_bytes = 1 << 18,
+                          .total_bytes = 3 << 18,
+                          .narrow = narrow,
+                          .wide = [](auto... a) { avx512bf16::table.wide(a...); },
+                          .lane_rows = 0,
+                          .few_stored_rows = kTileRows,
+                          .few_stored = few_stored,
+                          .widen_row = widen_row,
+                          .one_row = one_row,
+                          .one_stored_row = one_stored_row,
+                          .store_bf16 = [](auto... a) { avx512bf16::table.store_bf16(a...); },
+                          .store_float = [](auto... a) { avx512bf16::table.store_float(a...); }};
 
 }  // namespace
 
-const Table table = {.row_block = 256,
-                     .input_bytes = 1 << 20,
-                     .part_bytes = 1 << 18,
-                     .total_bytes = 3 << 18,
-                     .narrow = narrow,
-                     .wide = wide,
-                     .lane_rows = 0,
-                     .few_stored_rows = kTileRows,
-                     .few_stored = few_stored,
-                     .widen_row = widen_row,
-                     .one_row = one_row,
-                     .one_stored_row = one_stored_row,
-                     .store_bf16 = store_bf16,
-                     .store_float = store_float};
+const Table table = kTable;
 
 }  // namespace di::linear_simd::amx

@@ -1,5 +1,5 @@
-// Blocks of a packed weight (cpu/weight.hpp) as tiles of bfloat16 pairs with their scales in them. Only for
-// sources of csrc/amx.
+// Blocks of a packed weight (weight_layout.hpp) as tiles of bfloat16 pairs with their scales in them. Only
+// for sources of csrc/amx.
 //
 // A product of E2M1 or E4M3 with a power of two is exact in bfloat16, but where it leaves its range: from
 // 2^128 on it is infinite; below 2^-126 it is zero, and the scale 2^-127 is, since all of it runs under

@@ -18,11 +18,7 @@ constexpr const char* kWindowItems[] = {"ring",        "fresh", "format", "slot"
 constexpr const char* kEntryItems[] = {"pages", "format", "block_table", "sequence", "selected"};
 
 const int32_t* row_array(const View& view, const char* name, int64_t rows) {
-  const auto array = dense<int32_t, 1>(view, name);
-  if (array.shape[0] == rows) return array.data;
-  throw nb::value_error((std::string(name) + " has " + std::to_string(array.shape[0]) +
-                         " elements; allowed: one a row, " + std::to_string(rows))
-                            .c_str());
+  return dense<int32_t, 1>(view, name, {rows}).data;
 }
 
 WindowKeys window_keys(const nb::tuple& tuple, const AttentionShape& shape) {
@@ -42,8 +38,7 @@ EntryKeys entry_keys(const nb::tuple& tuple, const AttentionShape& shape) {
   const Items entries(tuple, "entries", kEntryItems);
   const RecordFormat format = record_format(entries.text(1));
   const auto table = dense<int32_t, 2>(entries.tensor(2), "block_table");
-  const auto selected = dense<int32_t, 2>(entries.tensor(4), "selected");
-  require(selected.shape[0] == shape.rows, "selected must have one row a query");
+  const auto selected = dense<int32_t, 2>(entries.tensor(4), "selected", {shape.rows, kAny});
   return EntryKeys{record_grid<3>(entries.tensor(0), "pages", format, shape.dim),
                    table.data,
                    table.shape[0],
@@ -62,9 +57,8 @@ struct Call {
 
   Call(const View& q_view, const View& sink_view, const View& out_view) {
     const auto in = dense<T, 3>(q_view, "q");
-    const auto result = dense<T, 3>(out_view, "out");
-    const auto sinks = dense<float, 1>(sink_view, "sink");
-    require(in.shape == result.shape && sinks.shape[0] == in.shape[1], "attention: shapes do not agree");
+    const auto result = dense<T, 3>(out_view, "out", in.shape);
+    const auto sinks = dense<float, 1>(sink_view, "sink", {in.shape[1]});
     shape = {in.shape[0], in.shape[1], in.shape[2]};
     q = in.data;
     sink.resize(static_cast<size_t>(shape.heads));
@@ -91,9 +85,8 @@ void call_gathered(const View& q, const View& keys, const View& index, const Vie
   constexpr RecordFormat format = sizeof(T) == 2 ? RecordFormat::bfloat16 : RecordFormat::float32;
   const Call<T> c(q, sink, out);
   const auto array = rows<T, 2>(keys, "keys");
-  const auto chosen = dense<int32_t, 2>(index, "index");
+  const auto chosen = dense<int32_t, 2>(index, "index", {c.shape.rows, kAny});
   require_width("keys", array.shape[1], c.shape.dim);
-  require(chosen.shape[0] == c.shape.rows, "index must have one row a query");
   const RecordGrid grid = as_grid(with_outer(array), format);
   nb::gil_scoped_release release;
   gathered_attention<T>(c.shape, c.q, grid, chosen.data, chosen.shape[1], c.sink.data(), scale, c.out);

@@ -20,9 +20,8 @@ Places places(const std::optional<std::tuple<View, View>>& at, int64_t rows, int
     require(outer == 1 && inner == rows, "store_keys: there must be one record for each row");
     return {};
   }
-  const auto block = dense<int32_t, 1>(std::get<0>(*at), "block");
-  const auto entry = dense<int32_t, 1>(std::get<1>(*at), "entry");
-  require(block.shape[0] == rows && entry.shape[0] == rows, "store_keys: shapes do not agree");
+  const auto block = dense<int32_t, 1>(std::get<0>(*at), "block", {rows});
+  const auto entry = dense<int32_t, 1>(std::get<1>(*at), "entry", {rows});
   for (int64_t r = 0; r < rows; ++r) {
     require_range("block", r, block.data[r], 0, outer);
     require_range("entry", r, entry.data[r], 0, inner);
@@ -33,7 +32,7 @@ Places places(const std::optional<std::tuple<View, View>>& at, int64_t rows, int
 template <class E>
 RecordTarget target_of(const View& values, const std::optional<View>& scales, RecordFormat format,
                        int64_t dim, int64_t rows, const std::optional<std::tuple<View, View>>& at) {
-  require(dim % record_group(format) == 0, "the dimension must be a multiple of the record's scale group");
+  require_multiple("the dimension of a record", dim, record_group(format));
   const auto grid = bind::rows<E, 3>(values, "values");
   constexpr int64_t size = sizeof(E);
   const int64_t behind = scales.has_value() ? 0 : scale_bytes(format, dim);
@@ -49,10 +48,8 @@ RecordTarget target_of(const View& values, const std::optional<View>& scales, Re
                       nullptr};
   if (scales.has_value()) {
     require(!is_plain(format), "store_keys: plain values have no scales");
-    const auto other = bind::rows<uint8_t, 3>(*scales, "scales");
-    require_width("scales", other.shape[2], scale_bytes(format, dim));
-    require(other.shape[0] == grid.shape[0] && other.shape[1] == grid.shape[1],
-            "store_keys: values and scales do not belong together");
+    const auto other =
+        bind::rows<uint8_t, 3>(*scales, "scales", {grid.shape[0], grid.shape[1], scale_bytes(format, dim)});
     target.scales = other.data;
     target.scale_outer_stride = other.stride[0];
     target.scale_inner_stride = other.stride[1];
@@ -68,11 +65,10 @@ void call_store(const View& x, const View& weight, float eps, const View& positi
                 const std::string& format_name, const View& values, const std::optional<View>& scales,
                 const std::optional<std::tuple<View, View>>& at, const std::optional<View>& normalised) {
   const auto in = dense<T, 2>(x, "x");
-  const auto w = dense<float, 1>(weight, "weight");
-  const auto position = dense<int32_t, 1>(positions, "positions");
-  const auto angles = dense<float, 2>(table, "table");
   const int64_t rows = in.shape[0], dim = in.shape[1];
-  require(w.shape[0] == dim && position.shape[0] == rows, "store_keys: shapes do not agree");
+  const auto w = dense<float, 1>(weight, "weight", {dim});
+  const auto position = dense<int32_t, 1>(positions, "positions", {rows});
+  const auto angles = dense<float, 2>(table, "table");
   require(angles.shape[1] % 2 == 0 && angles.shape[1] <= dim,
           "store_keys: the table must hold an even number of columns, at most the width");
   for (int64_t r = 0; r < rows; ++r) require_range("position", r, position.data[r], 0, angles.shape[0]);
@@ -81,9 +77,7 @@ void call_store(const View& x, const View& weight, float eps, const View& positi
   const RecordTarget where = target(values, scales, format, dim, rows, at);
   T* latent = nullptr;
   if (normalised.has_value()) {
-    const auto array = dense<T, 2>(*normalised, "normalised");
-    require(array.shape == in.shape, "store_keys: shapes do not agree");
-    latent = array.data;
+    latent = dense<T, 2>(*normalised, "normalised", in.shape).data;
   }
   nb::gil_scoped_release release;
   store_keys<T>(in.data, rows, dim, {reinterpret_cast<const uint8_t*>(w.data), eps},

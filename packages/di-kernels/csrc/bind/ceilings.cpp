@@ -17,7 +17,7 @@ int64_t run_everywhere(int64_t iterations, int64_t flops, float (*loop)(int64_t)
   require(iterations >= 0, "iterations must not be negative");
   const int64_t threads = num_threads();
   std::atomic<float> result{0.0f};  // so that the loop has to be computed
-  parallel_for(threads, work_per_thread(), [&](int64_t begin, int64_t end) {
+  for_parts(threads, threads, [&](int64_t begin, int64_t end) {
     const FlushedSubnormals flushed;
     for (int64_t i = begin; i < end; ++i) result.store(loop(iterations), std::memory_order_relaxed);
   });

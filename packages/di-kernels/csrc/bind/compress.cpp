@@ -8,18 +8,14 @@ namespace {
 template <class T>
 void call(const View& fresh, const View& ring, const View& last, const View& first, const View& slot,
           const View& cell, const View& out) {
-  const auto f = rows<float, 3>(fresh, "fresh");
-  const auto r = rows<float, 4>(ring, "ring");
   const auto o = dense<T, 2>(out, "out");
   const int64_t pairs = o.shape[0], dim = o.shape[1];
-  const auto l = dense<int32_t, 1>(last, "last");
-  const auto i = dense<int32_t, 1>(first, "first");
-  const auto s = dense<int32_t, 1>(slot, "slot");
-  const auto c = dense<int32_t, 1>(cell, "cell");
-  require(f.shape[1] == 2 && f.shape[2] == dim, "compress_pairs: fresh must be [rows, 2, dim]");
-  require(r.shape[2] == 2 && r.shape[3] == dim, "compress_pairs: ring must be [slots, cells, 2, dim]");
-  require(l.shape[0] == pairs && i.shape[0] == pairs && s.shape[0] == pairs && c.shape[0] == pairs,
-          "compress_pairs: last, first, slot and cell must have one element a pair");
+  const auto f = rows<float, 3>(fresh, "fresh", {kAny, 2, dim});
+  const auto r = rows<float, 4>(ring, "ring", {kAny, kAny, 2, dim});
+  const auto l = dense<int32_t, 1>(last, "last", {pairs});
+  const auto i = dense<int32_t, 1>(first, "first", {pairs});
+  const auto s = dense<int32_t, 1>(slot, "slot", {pairs});
+  const auto c = dense<int32_t, 1>(cell, "cell", {pairs});
   const PairStep step{f.data, f.shape[0], f.stride[0], f.stride[1]};
   const PairRing state{r.data, r.shape[0], r.shape[1], r.stride[0], r.stride[1], r.stride[2]};
   nb::gil_scoped_release release;

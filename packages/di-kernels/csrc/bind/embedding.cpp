@@ -8,8 +8,7 @@ namespace {
 template <class T>
 void call(const View& ids, const Weight& table, const View& y) {
   const auto id = dense<int32_t, 1>(ids, "ids");
-  const auto out = dense<T, 2>(y, "y");
-  require(out.shape[0] == id.shape[0] && out.shape[1] == table.k, "embed: shapes do not agree");
+  const auto out = dense<T, 2>(y, "y", {id.shape[0], table.k});
   nb::gil_scoped_release release;
   embed<T>(id.data, id.shape[0], table, out.data);
 }
@@ -18,8 +17,7 @@ void call(const View& ids, const Weight& table, const View& y) {
 
 void bind_embedding(nb::module_& m) {
   m.def("embed", [](View ids, View table, View y) {
-    const auto format = is<bf16>(table) ? WeightFormat::bfloat16 : WeightFormat::float32;
-    const Weight weight = borrow_weight(static_cast<int>(format), table, std::nullopt);
+    const Weight weight = borrow_numbers(table);
     is<bf16>(y) ? call<bf16>(ids, weight, y) : call<float>(ids, weight, y);
   });
 }

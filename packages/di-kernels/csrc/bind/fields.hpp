@@ -72,7 +72,7 @@ class Fields {
   }
 
   Weight as_weight() const {
-    const int format = child("format").value<int>("value");
+    const WeightFormat format = format_of(child("format").value<int64_t>("value"));
     if (has("packed_shape")) {
       const auto shape = value<std::pair<int64_t, int64_t>>("packed_shape");
       return borrow_packed(format, tensor("data"), shape.first, shape.second);

@@ -13,36 +13,30 @@ GroupFormat group_format(int value) {
 template <class T>
 void call_encode(const View& x, const View& codes, const View& scales, GroupFormat format) {
   const auto in = dense<T, 2>(x, "x");
-  const auto code = dense<uint8_t, 2>(codes, "codes");
-  const auto scale = dense<uint8_t, 2>(scales, "scales");
   const int64_t rows = in.shape[0], dim = in.shape[1];
-  require(dim % group_size(format) == 0, "encode: the last dimension of x must hold whole groups");
-  require(code.shape[0] == rows && code.shape[1] == code_bytes(format, dim) && scale.shape[0] == rows &&
-              scale.shape[1] == dim / group_size(format),
-          "encode: shapes do not agree");
+  require_multiple("the last dimension of x", dim, group_size(format));
+  const auto code = dense<uint8_t, 2>(codes, "codes", {rows, code_bytes(format, dim)});
+  const auto scale = dense<uint8_t, 2>(scales, "scales", {rows, dim / group_size(format)});
   nb::gil_scoped_release release;
   encode<T>(format, in.data, rows, dim, code.data, scale.data);
 }
 
 template <class T>
 void call_decode(const View& codes, const View& scales, const View& x, GroupFormat format) {
-  const auto code = rows<uint8_t, 2>(codes, "codes");
-  const auto scale = rows<uint8_t, 2>(scales, "scales");
   const auto out = dense<T, 2>(x, "x");
-  const int64_t rows = out.shape[0], dim = out.shape[1];
-  require(scale.shape[1] * group_size(format) == dim && code.shape[1] == code_bytes(format, dim) &&
-              code.shape[0] == rows && scale.shape[0] == rows,
-          "decode: codes and scales do not belong together: their shapes do not agree");
+  const int64_t count = out.shape[0], dim = out.shape[1];
+  require_multiple("the last dimension of x", dim, group_size(format));
+  const auto code = rows<uint8_t, 2>(codes, "codes", {count, code_bytes(format, dim)});
+  const auto scale = rows<uint8_t, 2>(scales, "scales", {count, dim / group_size(format)});
   nb::gil_scoped_release release;
-  decode<T>(format, code.data, code.stride[0], scale.data, scale.stride[0], rows, dim, out.data);
+  decode<T>(format, code.data, code.stride[0], scale.data, scale.stride[0], count, dim, out.data);
 }
 
 template <class T>
 void call_round_trip(const View& x, const View& y) {
   const auto in = dense<T, 2>(x, "x");
-  const auto out = dense<T, 2>(y, "y");
-  require(in.shape[1] % 32 == 0, "round_trip_fp8: rows must hold whole groups of 32");
-  require(out.shape == in.shape, "round_trip_fp8: shapes do not agree");
+  const auto out = dense<T, 2>(y, "y", in.shape);
+  require_multiple("the last dimension of x", in.shape[1], 32);
   nb::gil_scoped_release release;
   round_trip_fp8_rows<T>(in.data, in.shape[0], in.shape[1], out.data);
 }

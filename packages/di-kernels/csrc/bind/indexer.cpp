@@ -3,6 +3,7 @@
 #include <nanobind/stl/optional.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "bind/items.hpp"
 #include "bind/records.hpp"
@@ -19,25 +20,13 @@ IndexPages index_pages(const nb::tuple& tuple, const IndexShape& shape) {
   const View values = items.tensor(0);
   const std::optional<View> scale = items.tensor_or_none(1);
   if (!scale.has_value()) {
-    const auto array = rows<float, 3>(values, "values");
-    require_width("values", array.shape[2], shape.dim);
-    pages.values = as_grid(array, RecordFormat::float32);
+    pages.values = as_grid(rows<float, 3>(values, "values", {kAny, kAny, shape.dim}), RecordFormat::float32);
   } else {
-    constexpr RecordFormat format = RecordFormat::mxfp4;
-    const auto codes = rows<uint8_t, 3>(values, "values");
-    const auto scales = rows<uint8_t, 3>(*scale, "scales");
-    require(shape.dim % record_group(format) == 0,
-            "index_scores: the index dimension must be a multiple of 32");
-    require_width("values", codes.shape[2], value_bytes(format, shape.dim));
-    require_width("scales", scales.shape[2], scale_bytes(format, shape.dim));
-    require(codes.shape[0] == scales.shape[0] && codes.shape[1] == scales.shape[1],
-            "index_scores: values and scales must have the same blocks and entries");
-    pages.values = as_grid(codes, format);
-    pages.scales = as_grid(scales, format);
+    std::tie(pages.values, pages.scales) =
+        split_grids(values, "values", *scale, "scales", RecordFormat::mxfp4, shape.dim);
   }
   const auto table = dense<int32_t, 2>(items.tensor(2), "block_table");
-  const auto sequence = dense<int32_t, 1>(items.tensor(3), "sequence");
-  require(sequence.shape[0] == shape.rows, "index_scores: sequence must have one element a row");
+  const auto sequence = dense<int32_t, 1>(items.tensor(3), "sequence", {shape.rows});
   require(pages.values.inner > 0, "index_scores: a block must hold at least one entry");
   pages.block_table = table.data;
   pages.sequences = table.shape[0];
@@ -50,19 +39,12 @@ template <class T>
 void call(const View& q, const View& weights, const nb::tuple& pages, const View& visible,
           const std::optional<View>& entries, const View& out) {
   const auto in = dense<T, 3>(q, "q");
-  const auto w = dense<T, 2>(weights, "head_weights");
-  const auto v = dense<int32_t, 1>(visible, "visible");
-  const auto o = dense<float, 2>(out, "out");
   const IndexShape shape{in.shape[0], in.shape[1], in.shape[2]};
-  require(w.shape[0] == shape.rows && w.shape[1] == shape.heads && v.shape[0] == shape.rows &&
-              o.shape[0] == shape.rows,
-          "index_scores: shapes do not agree");
+  const auto w = dense<T, 2>(weights, "head_weights", {shape.rows, shape.heads});
+  const auto v = dense<int32_t, 1>(visible, "visible", {shape.rows});
+  const auto o = dense<float, 2>(out, "out", {shape.rows, kAny});
   IndexTargets targets{v.data, nullptr, o.shape[1]};
-  if (entries.has_value()) {
-    const auto e = dense<int32_t, 2>(*entries, "entries");
-    require(e.shape == o.shape, "index_scores: entries and out must have the same shape");
-    targets.entries = e.data;
-  }
+  if (entries.has_value()) targets.entries = dense<int32_t, 2>(*entries, "entries", o.shape).data;
   const IndexPages keys = index_pages(pages, shape);
   nb::gil_scoped_release release;
   index_scores<T>(shape, in.data, w.data, keys, targets, o.data);
@@ -73,13 +55,10 @@ void call_select(const View& q, const View& weights, const nb::tuple& pages, con
                  const std::optional<View>& candidates, int64_t block_size, const View& selected,
                  const std::optional<View>& blocks) {
   const auto in = dense<T, 3>(q, "q");
-  const auto w = dense<T, 2>(weights, "head_weights");
-  const auto v = dense<int32_t, 1>(visible, "visible");
-  const auto s = dense<int32_t, 2>(selected, "selected");
   const IndexShape shape{in.shape[0], in.shape[1], in.shape[2]};
-  require(w.shape[0] == shape.rows && w.shape[1] == shape.heads && v.shape[0] == shape.rows &&
-              s.shape[0] == shape.rows,
-          "select_entries: shapes do not agree");
+  const auto w = dense<T, 2>(weights, "head_weights", {shape.rows, shape.heads});
+  const auto v = dense<int32_t, 1>(visible, "visible", {shape.rows});
+  const auto s = dense<int32_t, 2>(selected, "selected", {shape.rows, kAny});
   require(s.shape[1] >= 1 && block_size >= 1, "select_entries: topk and block_size must be positive");
   require(!candidates.has_value() || !blocks.has_value(),
           "select_entries: blocks are chosen among all entries, not among candidates");
@@ -87,14 +66,13 @@ void call_select(const View& q, const View& weights, const nb::tuple& pages, con
   const int64_t size = std::min(block_size, int64_t{1} << 31);
   EntryChoice choice{v.data, s.shape[1], s.data, nullptr, 0, size, nullptr, 0};
   if (candidates.has_value()) {
-    const auto c = dense<int32_t, 2>(*candidates, "candidates");
-    require(c.shape[0] == shape.rows, "select_entries: candidates must have one row a query");
+    const auto c = dense<int32_t, 2>(*candidates, "candidates", {shape.rows, kAny});
     choice.candidates = c.data;
     choice.candidate_count = c.shape[1];
   }
   if (blocks.has_value()) {
-    const auto b = dense<int32_t, 2>(*blocks, "blocks");
-    require(b.shape[0] == shape.rows && b.shape[1] >= 1, "select_entries: blocks must be [rows, top_blocks]");
+    const auto b = dense<int32_t, 2>(*blocks, "blocks", {shape.rows, kAny});
+    require(b.shape[1] >= 1, "top_blocks is 0; it must be at least 1");
     choice.blocks = b.data;
     choice.top_blocks = b.shape[1];
   }
@@ -124,10 +102,8 @@ void bind_indexer(nb::module_& m) {
       nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none());
   m.def("candidate_blocks", [](View scores, View visible, int64_t block_size, View out) {
     const auto s = rows<float, 2>(scores, "scores");
-    const auto v = dense<int32_t, 1>(visible, "visible");
-    const auto o = dense<int32_t, 2>(out, "out");
-    require(v.shape[0] == s.shape[0] && o.shape[0] == s.shape[0],
-            "candidate_blocks: row counts do not agree");
+    const auto v = dense<int32_t, 1>(visible, "visible", {s.shape[0]});
+    const auto o = dense<int32_t, 2>(out, "out", {s.shape[0], kAny});
     require(block_size >= 1 && o.shape[1] >= 1,
             "candidate_blocks: block_size and top_blocks must be positive");
     nb::gil_scoped_release release;
@@ -135,11 +111,9 @@ void bind_indexer(nb::module_& m) {
   });
   m.def("candidate_entries", [](View blocks, View visible, int64_t block_size, View out) {
     const auto b = dense<int32_t, 2>(blocks, "blocks");
-    const auto v = dense<int32_t, 1>(visible, "visible");
-    const auto o = dense<int32_t, 2>(out, "out");
+    const auto v = dense<int32_t, 1>(visible, "visible", {b.shape[0]});
     require(block_size >= 1, "candidate_entries: block_size must be positive");
-    require(v.shape[0] == b.shape[0] && o.shape[0] == b.shape[0] && o.shape[1] == b.shape[1] * block_size,
-            "candidate_entries: shapes do not agree");
+    const auto o = dense<int32_t, 2>(out, "out", {b.shape[0], b.shape[1] * block_size});
     nb::gil_scoped_release release;
     candidate_entries(b.data, b.shape[0], b.shape[1], v.data, block_size, o.data);
   });

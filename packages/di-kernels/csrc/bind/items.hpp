@@ -44,7 +44,8 @@ class Items {
     int64_t value = 0;
     if (!nb::try_cast(item(i), value) || value < low || value > high) {
       const std::string allowed = std::to_string(low) + " to " + std::to_string(high);
-      throw nb::value_error((name(i) + " is out of range; allowed: " + allowed).c_str());
+      const std::string given = nb::str(item(i)).c_str();
+      throw nb::value_error((name(i) + " is " + given + "; allowed: " + allowed).c_str());
     }
     return value;
   }

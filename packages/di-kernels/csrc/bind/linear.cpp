@@ -8,23 +8,19 @@ namespace {
 
 template <class TIn, class TOut>
 void call_linear(const View& x, const Weight& weight, bool quantize_input, const View& y) {
-  const auto in = dense<TIn, 2>(x, "x");
-  const auto out = dense<TOut, 2>(y, "y");
-  require(in.shape[1] == weight.k && out.shape[0] == in.shape[0] && out.shape[1] == weight.n,
-          "linear: shapes do not agree");
-  require(!quantize_input || weight.k % 32 == 0, "linear: quantized inputs must hold whole groups of 32");
+  const auto in = dense<TIn, 2>(x, "x", {kAny, weight.k});
+  const auto out = dense<TOut, 2>(y, "y", {in.shape[0], weight.n});
+  if (quantize_input) require_multiple("the width of quantized inputs", weight.k, 32);
   nb::gil_scoped_release release;
   linear<TIn, TOut>(in.data, in.shape[0], weight, quantize_input, out.data);
 }
 
 template <class T>
 void call_grouped(const View& x, const Weight& weight, const View& y) {
-  const auto in = dense<T, 3>(x, "x");
-  const auto out = dense<T, 2>(y, "y");
+  const auto in = dense<T, 3>(x, "x", {kAny, kAny, weight.k});
+  const auto out = dense<T, 2>(y, "y", {in.shape[0], weight.n});
   require(in.shape[1] > 0 && weight.n % in.shape[1] == 0,
           "grouped_linear: groups must divide the rows of the weight");
-  require(in.shape[2] == weight.k && out.shape[0] == in.shape[0] && out.shape[1] == weight.n,
-          "grouped_linear: shapes do not agree");
   nb::gil_scoped_release release;
   grouped_linear<T>(in.data, in.shape[0], in.shape[1], weight, out.data);
 }
@@ -49,15 +45,14 @@ void bind_linear(nb::module_& m) {
   m.def("pack_weight", [](nb::tuple matrix, View out) {
     const Weight weight = weight_of(matrix, "weight");
     require(!weight.packed, "the weight is packed already");
-    const auto target = dense<uint8_t, 2>(out, "out");
-    require(target.shape[0] == groups_of(weight.n) && target.shape[1] == group_bytes(weight.format, weight.k),
-            "out does not have the shape of the packed matrix");
+    const auto target =
+        dense<uint8_t, 2>(out, "out", {groups_of(weight.n), group_bytes(weight.format, weight.k)});
     nb::gil_scoped_release release;
     pack(weight, target.data);
   });
-  m.def("advise_large_pages", [](View buffer) {
+  m.def("advise_pages", [](View buffer) {
     const auto array = dense<uint8_t, 1>(buffer, "buffer");
-    return advise_large_pages(array.data, array.shape[0]);
+    advise_pages(array.data, array.shape[0]);
   });
 }
 

@@ -9,8 +9,7 @@ void bind_math(nb::module_& m) {
   const auto define = [&](const char* name, auto member) {
     m.def(name, [member](View x, View y) {
       const auto in = dense<float, 1>(x, "x");
-      const auto out = dense<float, 1>(y, "y");
-      require(in.shape == out.shape, "x and y must have one shape");
+      const auto out = dense<float, 1>(y, "y", in.shape);
       const DefaultArithmetic arithmetic;
       (math_simd::active().*member)(in.data, in.shape[0], out.data);
     });

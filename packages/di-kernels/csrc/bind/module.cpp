@@ -76,7 +76,7 @@ NB_MODULE(_native, m) {
     return names;
   });
   m.def("instruction_set", [] { return std::string(di::isa_name(di::active_isa())); });
-  m.def("set_instruction_set", [](const char* name) { return di::use_isa(name); });
+  m.def("set_instruction_set", [](const std::string& name) { return di::use_isa(name); });
   m.def("tiles_in_use", &di::tiles_in_use);
   di::bind::bind_math(m);
   di::bind::bind_ceilings(m);

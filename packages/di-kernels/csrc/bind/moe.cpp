@@ -12,10 +12,15 @@ void add_expert(ExpertBank& bank, const Weight& w1, const Weight& w3, const Weig
     bank.dim = w1.k;
     bank.inter = w1.n;
   }
-  const auto agrees = [](const Weight& w, int64_t n, int64_t k) { return w.n == n && w.k == k; };
-  require(agrees(w1, bank.inter, bank.dim) && agrees(w3, bank.inter, bank.dim) &&
-              agrees(w2, bank.dim, bank.inter),
-          "experts: the shapes of w1, w3 and w2 do not agree");
+  const auto require_size = [](const char* name, const Weight& w, int64_t n, int64_t k) {
+    if (w.n == n && w.k == k) return;
+    throw nb::value_error((std::string(name) + " of an expert is " + shape_text(std::array{w.n, w.k}) +
+                           "; expected " + shape_text(std::array{n, k}))
+                              .c_str());
+  };
+  require_size("w1", w1, bank.inter, bank.dim);
+  require_size("w3", w3, bank.inter, bank.dim);
+  require_size("w2", w2, bank.dim, bank.inter);
   const Weight& first = bank.size() == 0 ? w1 : bank.w1.front();
   for (const Weight* w : {&w1, &w3, &w2}) {
     require(w->format == first.format && w->packed == first.packed,
@@ -29,21 +34,16 @@ void add_expert(ExpertBank& bank, const Weight& w1, const Weight& w3, const Weig
 template <class T>
 void call_experts(const ExpertBank& bank, const View& x, const View& ids, const std::optional<View>& weights,
                   float limit, bool quantize_input, const View& y) {
-  const auto in = dense<T, 2>(x, "x");
-  const auto id = dense<int32_t, 2>(ids, "ids");
-  const auto out = dense<T, 3>(y, "y");
+  const auto in = dense<T, 2>(x, "x", {kAny, bank.dim});
+  const auto id = dense<int32_t, 2>(ids, "ids", {in.shape[0], kAny});
   const int64_t rows = in.shape[0], slots = id.shape[1];
-  require(in.shape[1] == bank.dim, "experts: the width of x is not that of the experts");
-  require(id.shape[0] == rows && out.shape[0] == rows && out.shape[1] == slots && out.shape[2] == bank.dim,
-          "experts: shapes do not agree");
-  require(!quantize_input || (bank.dim % 32 == 0 && bank.inter % 32 == 0),
-          "experts: quantized inputs must hold whole groups of 32");
-  const float* weight = nullptr;
-  if (weights.has_value()) {
-    const auto array = dense<float, 2>(*weights, "weights");
-    require(array.shape == id.shape, "experts: weights and ids must have one shape");
-    weight = array.data;
+  const auto out = dense<T, 3>(y, "y", {rows, slots, bank.dim});
+  if (quantize_input) {
+    require_multiple("the width of quantized inputs", bank.dim, 32);
+    require_multiple("the width of quantized activations", bank.inter, 32);
   }
+  const float* weight = nullptr;
+  if (weights.has_value()) weight = dense<float, 2>(*weights, "weights", id.shape).data;
   for (int64_t i = 0; i < rows * slots; ++i) {
     if (id.data[i] >= bank.size()) throw_out_of_range("expert id", i / slots, id.data[i], 0, bank.size());
   }

@@ -10,15 +10,12 @@ namespace {
 template <class T>
 void call(const View& x, const View& weight, const View& y, float eps, const std::optional<View>& quantized) {
   const auto in = dense<T, 2>(x, "x");
-  const auto out = dense<T, 2>(y, "y");
-  const auto w = dense<float, 1>(weight, "weight");
-  require(w.shape[0] == in.shape[1] && out.shape == in.shape, "rms_norm: shapes do not agree");
+  const auto out = dense<T, 2>(y, "y", in.shape);
+  const auto w = dense<float, 1>(weight, "weight", {in.shape[1]});
   T* second = nullptr;
   if (quantized.has_value()) {
-    const auto array = dense<T, 2>(*quantized, "quantized");
-    require(array.shape == in.shape, "rms_norm: shapes do not agree");
-    require(in.shape[1] % 32 == 0, "rms_norm: quantized rows must hold whole groups of 32");
-    second = array.data;
+    second = dense<T, 2>(*quantized, "quantized", in.shape).data;
+    require_multiple("the width of quantized rows", in.shape[1], 32);
   }
   nb::gil_scoped_release release;
   rms_norm<T>(in.data, reinterpret_cast<const uint8_t*>(w.data), out.data, in.shape[0], in.shape[1], eps,

@@ -31,14 +31,9 @@ LayerCache layer_cache(const Fields& f, const Fields& caches) {
     if (is_plain(index)) {
       cache.index_values = record_grid<3>(f.tensor("index_values"), "index_values", index, index_dim);
     } else {
-      const auto values = rows<uint8_t, 3>(f.tensor("index_values"), "index_values");
-      const auto scales = rows<uint8_t, 3>(f.tensor("index_scales"), "index_scales");
-      require_width("index_values", values.shape[2], value_bytes(index, index_dim));
-      require_width("index_scales", scales.shape[2], scale_bytes(index, index_dim));
-      require(values.shape[0] == scales.shape[0] && values.shape[1] == scales.shape[1],
-              "index_values and index_scales: shapes do not agree");
-      cache.index_values = as_grid(values, index);
-      cache.index_scales = as_grid(scales, index);
+      std::tie(cache.index_values, cache.index_scales) =
+          split_grids(f.tensor("index_values"), "index_values", f.tensor("index_scales"), "index_scales",
+                      index, index_dim);
     }
   }
   if (f.has("compress")) {

@@ -33,7 +33,7 @@ RopeTable rope_of(const Fields& f, int64_t width) {
 HyperPlan hyper_of(const Fields& f, const char* name, const Fields& model, int64_t dim) {
   const Fields h = f.child(name);
   const int64_t m = model.integer("streams", 1, 64), size = m * (m + 2);
-  const Weight fn = borrow_weight(static_cast<int>(WeightFormat::float32), h.tensor("fn"), std::nullopt);
+  const Weight fn = borrow_weight(WeightFormat::float32, h.tensor("fn"));
   h.require_size("fn", fn.n, size);
   h.require_size("fn", fn.k, m * dim);
   return {fn,
@@ -209,16 +209,18 @@ DraftContextPlan draft_of(const Fields& f, const Fields& model, int64_t dim) {
 void check_sharing(const Fields& f, BoundPlan& bound) {
   ModelPlan& plan = bound.plan;
   bool latent = false, selected = false, candidates = false;
-  int64_t features = 0;
+  std::vector<bool> features(plan.layers.size());
   for (LayerPlan& layer : plan.layers) {
     const AttentionPlan& a = layer.attention;
     if (a.window.rope.positions != plan.positions())
       f.refuse("layers", "have rope tables of several lengths");
     bound.cache_layers = std::max({bound.cache_layers, a.window.layer + 1, a.kv_layer + 1});
-    features += layer.draft_feature >= 0;
-    if (layer.draft_feature >= 0 && plan.draft &&
-        (layer.draft_feature + 1) * plan.dim() > plan.feature_row()) {
-      f.refuse("draft", "has no room for every feature");
+    if (layer.draft_feature >= 0) {
+      if (features.at(layer.draft_feature)) f.refuse("layers", "have a draft feature twice");
+      features[layer.draft_feature] = true;
+      if (plan.draft && (layer.draft_feature + 1) * plan.dim() > plan.feature_row()) {
+        f.refuse("draft", "has no room for every feature");
+      }
     }
     if (a.kv_layer < 0) continue;
     plan.entry_dim = std::max(plan.entry_dim, a.window.wkv.weight.n);
@@ -238,7 +240,7 @@ void check_sharing(const Fields& f, BoundPlan& bound) {
     if (!selected) f.refuse("layers", "attend to entries before any are selected");
   }
   if (!plan.draft) return;
-  f.require_size("draft", features * plan.dim(), plan.feature_row());
+  f.require_size("draft", std::ranges::count(features, true) * plan.dim(), plan.feature_row());
   for (const WindowPlan& w : plan.draft->windows) {
     bound.cache_layers = std::max(bound.cache_layers, w.layer + 1);
     if (w.rope.positions != plan.positions()) f.refuse("draft", "has a rope table of another length");
@@ -252,9 +254,7 @@ void bind_model(BoundPlan* bound, nb::handle spec) {
   bound->keeps = nb::borrow(spec);
   bound->bfloat16 = f.value<bool>("bfloat16");
   ModelPlan& plan = bound->plan;
-  const View embed = f.tensor("embed");
-  const auto format = is<bf16>(embed) ? WeightFormat::bfloat16 : WeightFormat::float32;
-  plan.embed = borrow_weight(static_cast<int>(format), embed, std::nullopt);
+  plan.embed = borrow_numbers(f.tensor("embed"));
   plan.head = f.weight("head", -1, plan.dim());
   plan.norm = norm_of(f, "norm", plan.dim(), real(f, "eps"));
   plan.streams = f.integer("streams", 1, 64);

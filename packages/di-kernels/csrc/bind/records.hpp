@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "bind/tensor.hpp"
 #include "cpu/records.hpp"
@@ -40,12 +41,22 @@ inline void require_width(const char* name, int64_t actual, int64_t expected) {
                             .c_str());
 }
 
+// Grids of the codes and the scales of records that keep them apart, `dim` elements each.
+inline std::pair<RecordGrid, RecordGrid> split_grids(const View& values, const char* values_name,
+                                                     const View& scales, const char* scales_name,
+                                                     RecordFormat format, int64_t dim) {
+  require_multiple("the dimension of a record", dim, record_group(format));
+  const auto codes = rows<uint8_t, 3>(values, values_name, {kAny, kAny, value_bytes(format, dim)});
+  const auto factors =
+      rows<uint8_t, 3>(scales, scales_name, {codes.shape[0], codes.shape[1], scale_bytes(format, dim)});
+  return {as_grid(codes, format), as_grid(factors, format)};
+}
+
 // Grid of whole records (values, then scales) of `dim` elements: uint8, or float32 for the float32 format.
 // N is the rank of the tensor: 3 for [outer, inner, record], 2 for [inner, record].
 template <int N>
 RecordGrid record_grid(const View& v, const char* name, RecordFormat format, int64_t dim) {
-  require(dim % record_group(format) == 0,
-          "the head dimension must be a multiple of the record's scale group");
+  require_multiple("the dimension of a record", dim, record_group(format));
   const auto grid = [&]<class T>(T*, int64_t width) {
     const auto array = rows<T, N>(v, name);
     require_width(name, array.shape[N - 1], width);

@@ -9,11 +9,10 @@ namespace {
 template <class T>
 void call(const View& x, const View& positions, const View& table, const View& y, bool inverse) {
   const auto in = dense<T, 3>(x, "x");
-  const auto position = dense<int32_t, 1>(positions, "positions");
+  const auto position = dense<int32_t, 1>(positions, "positions", {in.shape[0]});
   const auto angles = dense<float, 2>(table, "table");
-  const auto out = dense<T, 3>(y, "y");
+  const auto out = dense<T, 3>(y, "y", in.shape);
   const int64_t rows = in.shape[0], dim = angles.shape[1];
-  require(out.shape == in.shape && position.shape[0] == rows, "apply_rope: shapes do not agree");
   require(dim % 2 == 0 && dim <= in.shape[2],
           "apply_rope: the table must hold an even number of columns, at most the width");
   for (int64_t r = 0; r < rows; ++r) require_range("position", r, position.data[r], 0, angles.shape[0]);

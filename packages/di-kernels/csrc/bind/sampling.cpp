@@ -3,7 +3,6 @@
 #include <nanobind/stl/optional.h>
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 #include <optional>
 
@@ -14,35 +13,42 @@ namespace di::bind {
 namespace {
 
 template <class T>
-Rows<T> matrix(const View& v, const char* name) {
-  const auto a = rows<std::remove_const_t<T>, 2>(v, name);
+Rows<T> matrix(const View& v, const char* name, const std::array<int64_t, 2>& shape = {kAny, kAny}) {
+  const auto a = rows<std::remove_const_t<T>, 2>(v, name, shape);
   return {a.data, a.shape[0], a.shape[1], a.stride[0]};
 }
 
 // One value a row (or a fixed number of entries): the pointer of a dense vector of the right length.
 template <class T>
 T* vector(const View& v, const char* name, int64_t length) {
-  const auto a = dense<T, 1>(v, name);
-  require(a.shape[0] == length, (std::string(name) + " has the wrong length").c_str());
-  return a.data;
+  return dense<T, 1>(v, name, {length}).data;
+}
+
+// Throws with the first of n values that is not from low to high.
+void require_within(const char* name, const int64_t* values, int64_t n, int64_t low, int64_t high) {
+  const int64_t* bad =
+      std::find_if(values, values + n, [=](int64_t value) { return value < low || value > high; });
+  if (bad == values + n) return;
+  const std::string allowed = std::to_string(low) + " to " + std::to_string(high);
+  throw nb::value_error((std::string(name) + "[" + std::to_string(bad - values) + "] is " +
+                         std::to_string(*bad) + "; allowed: " + allowed)
+                            .c_str());
 }
 
 // Checks that every entry lies inside the logits, so that no call can write outside them.
 RowEntries entries(const View& row_starts, const View& token_ids, const Rows<float>& logits) {
   const auto ids = dense<int64_t, 1>(token_ids, "token_ids");
   const int64_t* starts = vector<int64_t>(row_starts, "row_starts", logits.count + 1);
-  bool valid = starts[0] == 0 && starts[logits.count] == ids.shape[0];
-  for (int64_t r = 0; r < logits.count; ++r) valid = valid && starts[r] <= starts[r + 1];
-  for (int64_t e = 0; e < ids.shape[0]; ++e)
-    valid = valid && ids.data[e] >= 0 && ids.data[e] < logits.columns;
-  require(valid, "row_starts or token_ids out of range");
+  require(starts[0] == 0 && starts[logits.count] == ids.shape[0] &&
+              std::is_sorted(starts, starts + logits.count + 1),
+          "row_starts must ascend from 0 to the number of token_ids");
+  require_within("token_ids", ids.data, ids.shape[0], 0, logits.columns - 1);
   return {starts, ids.data};
 }
 
 const int64_t* columns_of(const View& ids, const Logits& logits) {
   const int64_t* out = vector<int64_t>(ids, "ids", logits.count);
-  for (int64_t r = 0; r < logits.count; ++r)
-    require(out[r] >= 0 && out[r] < logits.columns, "ids out of range");
+  require_within("ids", out, logits.count, 0, logits.columns - 1);
   return out;
 }
 
@@ -53,12 +59,8 @@ const int64_t* chosen_rows(const std::optional<View>& rows, int64_t count, int64
     return nullptr;
   }
   const int64_t* out = vector<int64_t>(*rows, "rows", count);
-  const int64_t* bad =
-      std::find_if(out, out + count, [=](int64_t row) { return row < 0 || row >= available; });
-  if (bad == out + count) return out;
-  throw nb::value_error(("rows[" + std::to_string(bad - out) + "] is " + std::to_string(*bad) +
-                         "; allowed: 0 to " + std::to_string(available - 1))
-                            .c_str());
+  require_within("rows", out, count, 0, available - 1);
+  return out;
 }
 
 const SamplingParameters* records(const View& v) {
@@ -70,25 +72,23 @@ const SamplingParameters* records(const View& v) {
 void bind_logprobs(nb::module_& m) {
   m.def("log_softmax", [](View logits, View out) {
     const auto x = matrix<const float>(logits, "logits");
-    const auto y = matrix<float>(out, "out");
-    require(x.count == y.count && x.columns == y.columns, "log_softmax: shapes do not agree");
+    const auto y = matrix<float>(out, "out", {x.count, x.columns});
     nb::gil_scoped_release release;
     log_softmax(x, y);
   });
-  m.def("describe_tokens", [](View logits, View ids, View logprobs, View ranks, View top_ids,
-                              View top_logprobs) {
-    const auto x = matrix<const float>(logits, "logits");
-    const auto* tokens = columns_of(ids, x);
-    const auto columns = dense<int64_t, 2>(top_ids, "top_ids");
-    const auto values = dense<float, 2>(top_logprobs, "top_logprobs");
-    require(columns.shape == values.shape && columns.shape[0] == x.count && columns.shape[1] <= x.columns,
-            "describe_tokens: shapes do not agree");
-    const TokenDescriptions out = {vector<float>(logprobs, "logprobs", x.count),
-                                   vector<int64_t>(ranks, "ranks", x.count), columns.shape[1], columns.data,
-                                   values.data};
-    nb::gil_scoped_release release;
-    describe_tokens(x, tokens, out);
-  });
+  m.def("describe_tokens",
+        [](View logits, View ids, View logprobs, View ranks, View top_ids, View top_logprobs) {
+          const auto x = matrix<const float>(logits, "logits");
+          const auto* tokens = columns_of(ids, x);
+          const auto columns = dense<int64_t, 2>(top_ids, "top_ids", {x.count, kAny});
+          const auto values = dense<float, 2>(top_logprobs, "top_logprobs", columns.shape);
+          require(columns.shape[1] <= x.columns, "top_ids has more columns than logits");
+          const TokenDescriptions out = {vector<float>(logprobs, "logprobs", x.count),
+                                         vector<int64_t>(ranks, "ranks", x.count), columns.shape[1],
+                                         columns.data, values.data};
+          nb::gil_scoped_release release;
+          describe_tokens(x, tokens, out);
+        });
 }
 
 void bind_edits(nb::module_& m) {
@@ -114,11 +114,15 @@ void bind_edits(nb::module_& m) {
       "apply_bitmask",
       [](View logits, View bitmask, std::optional<View> rows) {
         const auto x = matrix<float>(logits, "logits");
-        const auto words = matrix<const int32_t>(bitmask, "bitmask");
-        require(words.columns == (x.columns + 31) / 32, "bitmask: a bit for each column is needed");
+        const auto words = matrix<const int32_t>(bitmask, "bitmask", {kAny, (x.columns + 31) / 32});
         const auto* which = chosen_rows(rows, words.count, x.count);
-        const auto* end = which + (which == nullptr ? 0 : words.count);  // two threads must not edit one row
-        require(std::is_sorted(which, end, std::less_equal<>()), "rows must be distinct and ascending");
+        for (int64_t i = 1; which != nullptr && i < words.count; ++i) {  // two threads must not edit one row
+          if (which[i - 1] < which[i]) continue;
+          throw nb::value_error(("rows[" + std::to_string(i) + "] is " + std::to_string(which[i]) +
+                                 " behind " + std::to_string(which[i - 1]) +
+                                 "; rows must be distinct and ascending")
+                                    .c_str());
+        }
         nb::gil_scoped_release release;
         apply_bitmask(
             x, {reinterpret_cast<const uint32_t*>(words.data), words.count, words.columns, words.stride},
@@ -143,8 +147,7 @@ void bind_draws(nb::module_& m) {
         const int64_t count = dense<uint8_t, 2>(parameters, "parameters").shape[0];
         const auto* which = chosen_rows(rows, count, x.count);
         const auto* where = vector<int64_t>(positions, "positions", count);
-        require(std::all_of(where, where + count, [](int64_t position) { return position >= 0; }),
-                "positions must not be negative");
+        require_within("positions", where, count, 0, std::numeric_limits<int64_t>::max());
         auto* ids = vector<int64_t>(tokens, "tokens", count);
         auto* usable = vector<bool>(finite, "finite", count);
         nb::gil_scoped_release release;

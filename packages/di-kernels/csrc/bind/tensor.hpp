@@ -4,9 +4,11 @@
 
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 #include "numeric.hpp"
 
@@ -66,11 +68,6 @@ struct DType<float> {
   static constexpr const char* name = "float32";
 };
 template <>
-struct DType<double> {
-  static constexpr uint8_t code = 2, bits = 64;
-  static constexpr const char* name = "float64";
-};
-template <>
 struct DType<bf16> {
   static constexpr uint8_t code = 4, bits = 16;
   static constexpr const char* name = "bfloat16";
@@ -124,6 +121,10 @@ Array<T, N> strided(const View& v, const char* name) {
   }
   Array<T, N> out;
   out.data = reinterpret_cast<T*>(static_cast<char*>(t.data) + t.byte_offset);
+  const auto is_empty = [](int64_t size) { return size == 0; };
+  if (t.data == nullptr && std::none_of(t.shape, t.shape + N, is_empty)) {
+    throw nb::value_error((std::string(name) + " has no memory").c_str());  // a fake tensor, or one let go
+  }
   int64_t dense = 1;
   for (int d = N - 1; d >= 0; --d) {
     out.shape[d] = t.shape[d];
@@ -161,6 +162,48 @@ Array<T, N> dense(const View& v, const char* name) {
 
 inline void require(bool ok, const char* message) {
   if (!ok) throw nb::value_error(message);
+}
+
+constexpr int64_t kAny = -1;  // as a size: whatever it is
+
+template <size_t N>
+std::string shape_text(const std::array<int64_t, N>& shape) {
+  std::string text;
+  for (const int64_t size : shape) {
+    text += (text.empty() ? "" : ", ") + (size == kAny ? std::string("any") : std::to_string(size));
+  }
+  return "[" + text + "]";
+}
+
+template <class T, int N>
+void require_shape(const Array<T, N>& array, const char* name,
+                   const std::type_identity_t<std::array<int64_t, N>>& expected) {
+  for (int d = 0; d < N; ++d) {
+    if (expected[d] == kAny || array.shape[d] == expected[d]) continue;
+    const std::string shapes = shape_text(array.shape) + "; expected " + shape_text(expected);
+    throw nb::value_error((std::string(name) + " has shape " + shapes).c_str());
+  }
+}
+
+// The same, of a given shape.
+template <class T, int N>
+Array<T, N> rows(const View& v, const char* name, const std::array<int64_t, N>& shape) {
+  const auto out = rows<T, N>(v, name);
+  require_shape(out, name, shape);
+  return out;
+}
+template <class T, int N>
+Array<T, N> dense(const View& v, const char* name, const std::array<int64_t, N>& shape) {
+  const auto out = dense<T, N>(v, name);
+  require_shape(out, name, shape);
+  return out;
+}
+
+inline void require_multiple(const char* what, int64_t value, int64_t factor) {
+  if (value % factor == 0) return;
+  throw nb::value_error((std::string(what) + " is " + std::to_string(value) + "; it must be a multiple of " +
+                         std::to_string(factor))
+                            .c_str());
 }
 
 void bind_math(nb::module_& m);

@@ -27,9 +27,10 @@ inline void require_whole_scales(WeightFormat format, int64_t n, int64_t k) {
 }
 
 // A matrix as stored. The tensors must outlive the result.
-inline Weight borrow_weight(int format, const View& data, const std::optional<View>& scale) {
+inline Weight borrow_weight(WeightFormat format, const View& data,
+                            const std::optional<View>& scale = std::nullopt) {
   Weight w{};
-  w.format = format_of(format);
+  w.format = format;
   const auto take = [&w](const auto& matrix, int64_t element_bytes, int64_t values_per_element) {
     w.data = reinterpret_cast<const uint8_t*>(matrix.data);
     w.row_bytes = matrix.stride[0] * element_bytes;
@@ -45,30 +46,30 @@ inline Weight borrow_weight(int format, const View& data, const std::optional<Vi
   }
   if (w.format == WeightFormat::float32 || w.format == WeightFormat::bfloat16) return w;
   require(scale.has_value(), "a quantized weight needs its scales");
-  const auto scales = rows<uint8_t, 2>(*scale, "weight scale");
   const int64_t rows_per_scale = w.format == WeightFormat::fp8 ? 32 : 1;
   require_whole_scales(w.format, w.n, w.k);
-  require(scales.shape[0] == w.n / rows_per_scale && scales.shape[1] == w.k / 32,
-          "weight data and weight scale: shapes do not agree");
+  const auto scales = rows<uint8_t, 2>(*scale, "weight scale", {w.n / rows_per_scale, w.k / 32});
   w.scale = scales.data;
   w.scale_row_bytes = scales.stride[0];
   return w;
 }
 
+// The same of a matrix of numbers, float32 or bfloat16.
+inline Weight borrow_numbers(const View& data) {
+  return borrow_weight(is<bf16>(data) ? WeightFormat::bfloat16 : WeightFormat::float32, data);
+}
+
 // A packed matrix [n, k]: groups of 16 rows, one a row of `data`.
-inline Weight borrow_packed(int format, const View& data, int64_t n, int64_t k) {
+inline Weight borrow_packed(WeightFormat format, const View& data, int64_t n, int64_t k) {
   require(n >= 0 && n <= kMostWeights && k >= 0 && k <= kMostWeights,
           "rows and columns of a packed weight must be 0 to 2^40");
-  const auto groups = dense<uint8_t, 2>(data, "weight data");
   Weight w{};
-  w.format = format_of(format);
+  w.format = format;
   require_whole_scales(w.format, n, k);
   w.n = n;
   w.k = k;
   w.packed = true;
-  w.data = groups.data;
-  require(groups.shape[0] == groups_of(n) && groups.shape[1] == group_bytes(w.format, k),
-          "weight data is not a packed matrix of this shape");
+  w.data = dense<uint8_t, 2>(data, "packed weight data", {groups_of(n), group_bytes(w.format, k)}).data;
   return w;
 }
 
@@ -76,7 +77,7 @@ inline Weight borrow_packed(int format, const View& data, int64_t n, int64_t k) 
 inline Weight weight_of(const nb::tuple& tuple, const char* name) {
   static constexpr const char* kNames[] = {"format", "packed", "data", "scale", "rows", "columns"};
   const Items items(tuple, name, kNames);
-  const int format = static_cast<int>(items.integer(0, 0, 3));
+  const WeightFormat format = format_of(items.integer(0, 0, 3));
   const bool packed = items.integer(1, 0, 1) != 0;
   const View data = items.tensor(2);
   const auto scale = items.tensor_or_none(3);

@@ -224,7 +224,7 @@ void check_window(const WindowKeys& window, int64_t rows) {
 class Paging {
  public:
   explicit Paging(int64_t inner)
-      : inner_(static_cast<uint32_t>(std::min<int64_t>(inner, INT32_MAX))),
+      : inner_(static_cast<uint32_t>(std::min(inner, int64_t{1} << 31))),  // more than an entry can be
         shift_(std::has_single_bit(inner_) ? std::countr_zero(inner_) : -1) {}
 
   int64_t page(int32_t entry) const {

@@ -10,7 +10,8 @@ namespace di {
 
 // The k largest of scores that come in stretches, in index order; memory is O(k), whatever comes. -0 equals
 // +0, NaN counts as -inf. A score is dropped as soon as k larger or earlier ones are known, so the usual one
-// costs a comparison. Used under the default arithmetic. Memory is kept from one selection to the next.
+// costs a comparison. Subnormal scores count as what the arithmetic in force makes of them. Memory is kept
+// from one selection to the next.
 class TopK {
  public:
   // k >= 1. Scores whose key is not above `above` are left out: the caller knows that k others exist, or

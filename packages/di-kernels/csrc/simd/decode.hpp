@@ -1,4 +1,5 @@
-// Words of the packed layout (cpu/weight.hpp) to pairs of bfloat16 numbers, exactly and without their scale.
+// Words of the packed layout (weight_layout.hpp) to pairs of bfloat16 numbers, exactly and without their
+// scale.
 #pragma once
 
 #include "simd/native.hpp"
@@ -209,6 +210,21 @@ DI_INLINE f32x16 decode_scales(const uint8_t* scales, int64_t block, bool flush)
   for (int i = 0; i < 16 / kWidth; ++i) part[i] = decode_row_scales<F>(scales, block, i * kWidth, flush);
   std::memcpy(&all, part, sizeof all);
   return all;
+}
+
+// body of a format whose numbers are exact in bfloat16: of all but float32.
+template <class Body>
+DI_INLINE void of_narrow_format(WeightFormat format, const Body& body) {
+  switch (format) {
+    case WeightFormat::bfloat16:
+      return body.template operator()<WeightFormat::bfloat16>();
+    case WeightFormat::fp8:
+      return body.template operator()<WeightFormat::fp8>();
+    case WeightFormat::mxfp4:
+      return body.template operator()<WeightFormat::mxfp4>();
+    case WeightFormat::float32:
+      return;
+  }
 }
 
 }  // namespace di::simd::DI_ISA

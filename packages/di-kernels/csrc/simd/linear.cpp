@@ -164,16 +164,8 @@ void narrow_of(const Codes* groups, int64_t count, int64_t blocks, const uint16_
 
 void narrow(WeightFormat format, const Codes* groups, int64_t count, int64_t blocks, const uint16_t* x,
             int64_t x_rows, int64_t rows, float* totals) {
-  switch (format) {
-    case WeightFormat::bfloat16:
-      return narrow_of<WeightFormat::bfloat16>(groups, count, blocks, x, x_rows, rows, totals);
-    case WeightFormat::fp8:
-      return narrow_of<WeightFormat::fp8>(groups, count, blocks, x, x_rows, rows, totals);
-    case WeightFormat::mxfp4:
-      return narrow_of<WeightFormat::mxfp4>(groups, count, blocks, x, x_rows, rows, totals);
-    case WeightFormat::float32:
-      return;  // has no bfloat16 product
-  }
+  of_narrow_format(format,
+                   [&]<WeightFormat F>() { narrow_of<F>(groups, count, blocks, x, x_rows, rows, totals); });
 }
 
 void wide(WeightFormat format, const Codes* groups, int64_t count, int64_t blocks, const float* x,
@@ -181,16 +173,8 @@ void wide(WeightFormat format, const Codes* groups, int64_t count, int64_t block
   const auto run = [&]<WeightFormat F>() {
     many_rows<F, kWideRows, kGroups>(groups, count, blocks, x, x_rows, rows, totals);
   };
-  switch (format) {
-    case WeightFormat::float32:
-      return run.template operator()<WeightFormat::float32>();
-    case WeightFormat::bfloat16:
-      return run.template operator()<WeightFormat::bfloat16>();
-    case WeightFormat::fp8:
-      return run.template operator()<WeightFormat::fp8>();
-    case WeightFormat::mxfp4:
-      return run.template operator()<WeightFormat::mxfp4>();
-  }
+  if (format == WeightFormat::float32) return run.template operator()<WeightFormat::float32>();
+  of_narrow_format(format, run);
 }
 
 template <WeightFormat F>
@@ -202,16 +186,8 @@ void few_stored_of(const Codes& at, int64_t row_bytes, int64_t blocks, const uin
 
 void few_stored(WeightFormat format, const Codes& group, int64_t row_bytes, int64_t blocks, const uint16_t* x,
                 int64_t x_rows, int64_t rows, float* totals) {
-  switch (format) {
-    case WeightFormat::bfloat16:
-      return few_stored_of<WeightFormat::bfloat16>(group, row_bytes, blocks, x, x_rows, rows, totals);
-    case WeightFormat::fp8:
-      return few_stored_of<WeightFormat::fp8>(group, row_bytes, blocks, x, x_rows, rows, totals);
-    case WeightFormat::mxfp4:
-      return few_stored_of<WeightFormat::mxfp4>(group, row_bytes, blocks, x, x_rows, rows, totals);
-    case WeightFormat::float32:
-      return;
-  }
+  of_narrow_format(
+      format, [&]<WeightFormat F>() { few_stored_of<F>(group, row_bytes, blocks, x, x_rows, rows, totals); });
 }
 
 void store_bf16(const float* totals, int64_t stride, int64_t rows, int64_t count, uint16_t* y,

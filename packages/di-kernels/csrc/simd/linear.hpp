@@ -1,5 +1,5 @@
-// Products of rows with groups of a packed weight (cpu/weight.hpp, cpu/linear.hpp). Inputs are blocked: block
-// b of row m lies at (b * rows + m) * 32.
+// Products of rows with groups of a packed weight (weight_layout.hpp, cpu/linear.hpp). Inputs are blocked:
+// block b of row m lies at (b * rows + m) * 32.
 #pragma once
 
 #include <cstdint>

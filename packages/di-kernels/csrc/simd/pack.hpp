@@ -1,4 +1,4 @@
-// Rows as stored to the packed layout of cpu/weight.hpp.
+// Rows as stored to the packed layout of weight_layout.hpp.
 #pragma once
 
 #include <cstdint>

@@ -173,16 +173,7 @@ DI_INLINE void add_of(const Rows& weight, int64_t blocks, const uint32_t* x, int
 
 void add(WeightFormat format, const Rows& weight, int64_t blocks, const uint32_t* x, int64_t rows,
          float* totals) {
-  switch (format) {
-    case WeightFormat::bfloat16:
-      return add_of<WeightFormat::bfloat16>(weight, blocks, x, rows, totals);
-    case WeightFormat::fp8:
-      return add_of<WeightFormat::fp8>(weight, blocks, x, rows, totals);
-    case WeightFormat::mxfp4:
-      return add_of<WeightFormat::mxfp4>(weight, blocks, x, rows, totals);
-    case WeightFormat::float32:
-      return;  // has no bfloat16 product
-  }
+  of_narrow_format(format, [&]<WeightFormat F>() { add_of<F>(weight, blocks, x, rows, totals); });
 }
 
 void lanes(const uint16_t* x, int64_t rows, int64_t blocks, uint32_t* out) {

@@ -1,6 +1,7 @@
-// Products of few bfloat16 rows with rows of a weight as stored (cpu/weight.hpp, cpu/linear.hpp). The lanes
-// of a vector are 16 blocks of one row, so that a row is read from end to end: 16 rows that are read side by
-// side reach memory as 16 slow streams. What the blocks sum up to is turned afterwards, 16 rows at once.
+// Products of few bfloat16 rows with rows of a weight as stored (weight_layout.hpp, cpu/linear.hpp). The
+// lanes of a vector are 16 blocks of one row, so that a row is read from end to end: 16 rows that are read
+// side by side reach memory as 16 slow streams. What the blocks sum up to is turned afterwards, 16 rows at
+// once.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Rows of a weight as stored to words of the packed layout (cpu/weight.hpp). Only for sources of csrc/simd.
+// Rows of a weight as stored to words of the packed layout (weight_layout.hpp). Only for sources of
+// csrc/simd.
 #pragma once
 
 #include "simd/simd.hpp"

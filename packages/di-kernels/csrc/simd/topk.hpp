@@ -16,8 +16,7 @@ struct Kept {
 constexpr int64_t kSlack = 80;
 constexpr int32_t kBelowAll = INT32_MIN;  // below the key of every score
 
-// Keys have the order of the scores: -0 equals +0, NaN counts as -inf. All of it under the default
-// arithmetic.
+// Keys have the order of the scores: -0 equals +0, NaN counts as -inf.
 struct Table {
   // Appends the scores x[i] with a key above `above` as (key, first + i), in order, until the list is longer
   // than `limit` or x ends. Returns how many scores were looked at.

@@ -16,6 +16,9 @@ _LARGE_PAGE = 2 << 20
 def allocate(nbytes: int) -> Tensor:
     """Uninitialised memory, uint8 ``[nbytes]``, at a multiple of 2 MB, in pages of 2 MB where the system has them.
 
+    On a machine of several memory nodes these lie on all nodes in turn, unless the process was started with another
+    policy (``numactl``).
+
     Raises:
         ValueError: ``nbytes`` is negative.
         MemoryError: the system has not so much.
@@ -28,5 +31,5 @@ def allocate(nbytes: int) -> Tensor:
         raise MemoryError(f"nbytes is {nbytes}, more than the system gives") from error
     start = -whole.data_ptr() % _LARGE_PAGE
     memory = whole[start : start + nbytes]
-    _native.advise_large_pages(memory)
+    _native.advise_pages(memory)
     return memory

@@ -42,9 +42,8 @@ def pin_threads(on: bool) -> None:
     The thread that has the n-th part of a loop runs on the n-th processor that the process may use, which includes the
     thread that calls a kernel: it stays on its processor while this is in force, and so do threads and processes that
     are started from it. Let go, the calling thread moves at once, any other when it computes next. Worth it when
-    nothing else needs the processors; on a machine of several memory nodes, before weights are packed and caches
-    allocated, so that each thread finds its part of them in the near memory. Does nothing on a system without processor
-    affinity.
+    nothing else needs the processors. Does nothing on a system without processor affinity, or where the process may use
+    a processor with a number above 1023.
 
     Raises:
         TypeError: ``on`` is not a bool.
