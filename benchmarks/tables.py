@@ -16,6 +16,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from di_engine.benchmark.model_work import ModelWork, StepShape, expected_experts
@@ -289,8 +290,7 @@ def predictions(results: Sequence[Result]) -> str:
 
 def _share(results: Sequence[Result], step: str) -> float:
     """The median over kinds of layers."""
-    shares = sorted(result["of_floor"] for result in results if result["size"] == step)
-    return float(shares[len(shares) // 2])
+    return float(median(result["of_floor"] for result in results if result["size"] == step))
 
 
 def latest(results: Iterable[Result]) -> list[Result]:
