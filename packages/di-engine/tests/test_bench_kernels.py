@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,11 +15,13 @@ import pytest
 import torch
 from di_engine.benchmark import timing
 from di_engine.benchmark.kernels import FAMILIES, kernel_recipes
+from di_engine.benchmark.layer import stored_tensors
 from di_engine.benchmark.measure import (
     REPEATS,
     Case,
     Peer,
     Reached,
+    Recipe,
     as_bytes,
     last_level_cache,
     measure,
@@ -35,6 +38,7 @@ from di_engine.cli import bench_output, common, run
 from di_engine.cli.bench_output import print_reached
 from di_kernels import num_threads
 from di_kernels.ops.formats import EntryFormat
+from di_kernels.ops.hyper import HyperMixes
 from di_kernels.ops.linear import WeightFormat
 from di_kernels.testing import shared_directory
 from di_model.config import ModelConfig
@@ -257,6 +261,38 @@ def test_recipes_are_found_by_family_and_title() -> None:
     assert RandomBytes().bfloat16(32, 32).format is WeightFormat.BFLOAT16
 
 
+@pytest.mark.parametrize(
+    "recipe",
+    [each for each in kernel_recipes(["step"]) if each.title.endswith("rows 1")],
+    ids=lambda each: each.title,
+)
+def test_an_operation_of_a_step_counts_all_that_it_reads(recipe: Recipe) -> None:
+    case = recipe.make()
+    assert case.work == Work(sum(buffer.numel() for buffer in case.buffers[0]))
+    counted = {buffer.data_ptr() for buffer in case.buffers[0]}
+    call = case.members[0]
+    assert isinstance(call, partial)
+    for argument in call.args:
+        # Of mixes, what becomes of the trunk needs no `pre`.
+        read = argument[1:] if isinstance(argument, HyperMixes) else argument
+        assert counted >= {tensor.data_ptr() for tensor in stored_tensors(read)}
+
+
+def test_what_a_step_reads_is_counted_by_hand() -> None:
+    def read(title: str) -> int:
+        return kernel_recipes(["step"], title)[0].make().work.read
+
+    trunk, coefficients = 16 * 4 * 5120 * 2, (24 + 3) * 4
+    matrix = 24 * 4 * 5120 * 4
+    assert read("mHC mixes, 20 Sinkhorn steps, rows 16") == matrix + coefficients + trunk
+    pre, norm = 16 * 4 * 4, 5120 * 2
+    assert read("mHC enter: mixes, pre, norm, MXFP8, rows 16") == matrix + coefficients + trunk + pre + norm
+    post_and_comb = 16 * (4 + 16) * 4
+    assert read("mHC post, rows 16") == trunk + 16 * 5120 * 2 + post_and_comb
+    assert read("route, top 6 of 384, rows 16") == 16 * 384 * 4 + 384 * 4
+    assert read("Engram gate and add, rows 16") == trunk + 16 * 5 * 5120 * 2 + 2 * 4 * 5120 * 2 + 16
+
+
 def test_the_command_prints_a_table_and_writes_a_record(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,6 +367,12 @@ def test_more_threads_than_processors_are_refused(
     assert "--threads: got 99, allowed: 1 to 4, the processors" in capsys.readouterr().err
 
 
+def test_what_is_given_twice_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_output, "usable_processors", lambda: 2)
+    assert bench_output.thread_counts("2,1,2") == [2, 1]
+    assert bench_output.names("--family", "step,linear,step", ("linear", "step")) == ["step", "linear"]
+
+
 def test_one_and_two_threads_are_measured_where_there_are_two_processors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -355,6 +397,7 @@ def test_options_are_checked(option: tuple[str, str], capsys: pytest.CaptureFixt
     ("text", "reason"),
     [
         ("", "not JSON"),
+        ("[" * 100_000, "not JSON"),
         ("[]", "the file is no object"),
         ("{}", "the file lacks benchmark, machine, results, foreign_load"),
         ('{"benchmark": 1, "machine": 1, "results": 1, "foreign_load": 1}', "machine is no object"),
@@ -385,3 +428,12 @@ def test_where_the_result_cannot_go_is_told_before_anything_is_measured(
 def test_a_match_in_no_title_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "kernels", "--family", "step", "--match", "no such operation"]) == 2
     assert "no such operation" in capsys.readouterr().err
+    assert run(["bench", "kernels", "--family", "linear", "--match", "FP8 packed wq_b, rows 1"]) == 2
+    assert "of linear, such as FP8 packed, wq_" in capsys.readouterr().err
+
+
+def test_a_line_of_the_table_is_a_match() -> None:
+    title = "FP8 packed, wq_a 1280x5120, rows 1"
+    for match in (title, "FP8 packed  wq_a 1280x5120 rows 1", "fp8 packed wq_a"):
+        assert title in [recipe.title for recipe in kernel_recipes(["linear"], match)]
+    assert len(kernel_recipes(["linear"], "FP8 packed wq_a")) < len(kernel_recipes(["linear"], "FP8 packed"))

@@ -10,13 +10,16 @@ import time
 from pathlib import Path
 
 import pytest
-from di_engine.benchmark.generated import active_parameters, generated_config, write_generated
+from di_engine.benchmark.generated import generated_config, write_generated
+from di_engine.benchmark.layer import stored_tensors
+from di_engine.benchmark.measure import using_threads
 from di_engine.benchmark.model import (
     BATCHES,
     PREFILL_TOKENS,
     PROMPT_TOKENS,
     ModelTiming,
     StepTimes,
+    measure_ceilings,
     measure_model,
     settle,
 )
@@ -29,11 +32,14 @@ from di_engine.benchmark.timing import Timing
 from di_engine.benchmark.work import Ceilings, Work
 from di_engine.cli import run
 from di_engine.cli.bench_output import unpinned, using_kernels
+from di_engine.config import EngineConfig
+from di_engine.loading import load_model
 from di_kernels import _native
 from di_kernels.ceilings import dot_peak
 from di_kernels.ops.norm import rms_norm
 from di_model.checkpoint import load_checkpoint
 from di_model.config import ModelConfig
+from di_model.tensors import Part, expected_tensors
 from di_model.testing import tiny_config
 from torch import ones
 
@@ -68,8 +74,13 @@ def script(tmp_path: Path, text: str) -> Path:
 
 def test_the_generated_model_has_about_a_hundred_million_active_parameters() -> None:
     config = ModelConfig.from_dict(generated_config())
-    assert 95e6 < active_parameters(config) < 115e6
-    roles = config.text.layers
+    text, active = config.text, 0.0
+    for spec in expected_tensors(config).values():
+        if spec.part not in (Part.EMBEDDING, Part.ENGRAM_TABLE, Part.VISION):
+            chosen = text.num_experts_per_tok / text.n_routed_experts if spec.part is Part.EXPERTS else 1
+            active += spec.parameters * chosen
+    assert 95e6 < active < 115e6
+    roles = text.layers
     assert {role.ratio for role in roles} == {0, 1, 2}
     assert any(role.engram is not None for role in roles)
 
@@ -112,6 +123,18 @@ def test_steps_of_every_shape_are_timed(tiny: Path) -> None:
         assert timing.outside_share == timing.times.outside.minimum / timing.times.step.minimum
     assert timings[1].work.read > timings[0].work.read
     assert timings[2].work.flops > 100 * timings[0].work.flops
+
+
+def test_time_that_others_had_does_not_lower_the_ceilings_of_one_thread(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load_model(EngineConfig(model=tiny, load_draft=False))
+    monkeypatch.setattr("di_kernels.ceilings.MemoryRead", lambda buffers: lambda: time.sleep(0.05))
+    read = sum(tensor.nbytes // 64 * 64 for tensor in stored_tensors(loaded.model.weights))
+    with using_threads(1):
+        assert measure_ceilings(loaded)[0].read > read / 0.05
+    with using_threads(2):
+        assert measure_ceilings(loaded)[0].read <= read / 0.05
 
 
 def test_steps_of_a_run_have_its_best_ceilings_and_tell_who_did_not_see_them() -> None:
@@ -234,7 +257,27 @@ def test_peers_are_not_pinned() -> None:
     assert os.sched_getaffinity(0) == before
 
 
-def test_a_peer_that_fails_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["bench", "model", "--model", "nano", "--threads", "1", "--steps", "3"]
-    assert run([*arguments, "--peer-python", "/nowhere/python"]) == 1
-    assert "--peer-python" in capsys.readouterr().err
+def test_a_peer_that_fails_is_told_when_all_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from di_engine.benchmark.peers import models
+
+    peer = script(tmp_path, "raise SystemExit('no transformers here')")
+    monkeypatch.setattr(models.measure_transformers, "__defaults__", (peer,))
+    out = tmp_path / "record.json"
+    arguments = ["bench", "model", "--model", "nano", "--threads", "1", "--steps", "3", "--out", str(out)]
+    assert run([*arguments, "--peer-python", sys.executable]) == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith("di: --peer-python: not measured beside a peer: ")
+    assert "no transformers here" in captured.err
+    assert "outside" in captured.out
+    assert [each["family"] for each in read_record(out)["results"]] == ["model"] * 3
+
+
+@pytest.mark.parametrize("command", ["model", "scheduler"])
+def test_a_peer_that_is_not_there_is_told_before_anything_is_measured(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("di_engine.benchmark.timing.LoadMeter", lambda: pytest.fail("begun to measure"))
+    assert run(["bench", command, "--peer-python", "/nowhere/python"]) == 2
+    assert capsys.readouterr().err.startswith("di: --peer-python: got '/nowhere/python', allowed: ")

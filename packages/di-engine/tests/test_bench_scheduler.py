@@ -136,7 +136,27 @@ def test_the_command_prints_every_case(capsys: pytest.CaptureFixture[str]) -> No
     assert "the device waits for the host" in text
 
 
-@pytest.mark.parametrize("running", ["", "a", "8,0", "-1"])
+def test_a_peer_that_fails_is_told_when_all_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "peer.py"
+    script.write_text("raise SystemExit('no vllm here')")
+    monkeypatch.setattr(measure_vllm, "__defaults__", (script,))
+    arguments = ["bench", "scheduler", "--running", "2,2", "--steps", "10", "--json"]
+    assert run([*arguments, "--peer-python", sys.executable]) == 1
+    captured = capsys.readouterr()
+    assert "no vllm here" in captured.err
+    found = json.loads(captured.out)
+    assert found["peer"] is None
+    assert [case["case"] for case in found["cases"]] == [case.value for case in Case]  # 2 counts once
+
+
+@pytest.mark.parametrize("running", ["", "a", "8,0", "-1", "1000000000", "9" * 400])
 def test_numbers_of_requests_are_checked(running: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "scheduler", "--running", running]) == 2
     assert "--running" in capsys.readouterr().err
+
+
+def test_numbers_of_steps_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "scheduler", "--steps", "9" * 23]) == 2
+    assert "allowed: an integer from 10 to 10000\n" in capsys.readouterr().err

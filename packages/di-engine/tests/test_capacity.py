@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 from di_engine import EngineConfig, EngineConfigError
-from di_engine.capacity import CACHE_MEMORY_FRACTION, available_memory, plan_capacity, plan_weights
+from di_engine.capacity import (
+    CACHE_MEMORY_FRACTION,
+    _group_memory,
+    available_memory,
+    plan_capacity,
+    plan_weights,
+    total_memory,
+)
 from di_model.checkpoint import load_checkpoint
 from di_model.config import ModelConfig
 from di_model.packed import WeightLayout, copy_bytes, pack_in_memory
@@ -42,7 +49,7 @@ def test_the_default_pool_keeps_to_its_share_of_memory_and_shortens_the_length()
     capacity = plan_capacity(settings(), model(), int(budget / CACHE_MEMORY_FRACTION))
     assert capacity.num_blocks == 7
     assert capacity.max_model_len == 6 * 128
-    assert capacity.pool_bytes <= budget
+    assert capacity.num_blocks * layout.block_bytes + capacity.num_slots * layout.slot_bytes <= budget
     # A length that was asked for stays: requests beyond the pool are refused one by one.
     asked = plan_capacity(settings(max_model_len=4000), model(), int(budget / CACHE_MEMORY_FRACTION))
     assert (asked.num_blocks, asked.max_model_len) == (7, 4000)
@@ -72,7 +79,83 @@ def test_what_does_not_fit_is_refused(values: dict[str, Any], memory: int, field
 
 
 def test_available_memory_is_that_of_a_machine_that_runs_tests() -> None:
-    assert 1 << 24 < available_memory() < 1 << 50
+    total = total_memory()
+    assert total is not None
+    assert 1 << 24 < available_memory() <= total < 1 << 50
+
+
+NO_LIMIT = 2**63 - 1
+
+
+def group(folder: Path, limit: object = None, used: object = None, stat: str = "", version: int = 2) -> None:
+    """Files of a control group; what is None is not there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = ("memory.max", "memory.current")
+    if version == 1:
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    for name, value in zip(names, (limit, used), strict=True):
+        if value is not None:
+            (folder / name).write_text(f"{value}\n")
+    (folder / "memory.stat").write_text(stat)
+
+
+def left(directory: Path, membership: str | bytes) -> int:
+    """What the groups below ``directory`` leave a process with this /proc/self/cgroup."""
+    lines = directory / "membership"
+    lines.write_bytes(membership if isinstance(membership, bytes) else membership.encode())
+    return _group_memory(lines, directory)
+
+
+def test_the_least_that_a_group_or_one_around_it_leaves_counts(tmp_path: Path) -> None:
+    """As below ``systemd-run -p MemoryMax=`` and Slurm, where the root of the tree has no limit at all."""
+    group(tmp_path)
+    group(tmp_path / "system.slice", 1000, 700, "active_file 50\ninactive_file 100\n")
+    group(tmp_path / "system.slice" / "run.scope", 500, 20)
+    group(tmp_path / "system.slice" / "other.scope", 1, 1)
+    assert left(tmp_path, "0::/system.slice/run.scope\n") == 1000 - 700 + 100
+    group(tmp_path / "system.slice" / "run.scope", 300, 20)
+    assert left(tmp_path, "0::/system.slice/run.scope\n") == 300 - 20
+    group(tmp_path / "system.slice" / "run.scope", "max", 20)
+    assert left(tmp_path, "0::/system.slice/run.scope\n") == 400
+    assert left(tmp_path, "0::/\n") == NO_LIMIT
+
+
+def test_a_group_that_is_the_root_of_a_container_counts(tmp_path: Path) -> None:
+    group(tmp_path, 1000, 1500, "inactive_file 2000\n")
+    for path in ("/", "/system.slice/docker-of-the-machine.scope", "/../elsewhere", "/gone (deleted)"):
+        assert left(tmp_path, f"0::{path}\n") == 1000  # file pages do not add to the limit
+    group(tmp_path, 1000, 1500)
+    assert left(tmp_path, "0::/\n") == 0
+
+
+def test_control_groups_of_version_1_count(tmp_path: Path) -> None:
+    group(tmp_path / "memory", 2**63 - 4096, 900, version=1)
+    group(tmp_path / "memory" / "job", 800, 300, "inactive_file 1\ntotal_inactive_file 50\n", version=1)
+    group(tmp_path / "memory" / "job" / "step:0", 2**63 - 4096, 10, version=1)
+    group(tmp_path / "cpu", 1, 1, version=1)
+    lines = "9:name=systemd:/\n5:hugetlb,memory:/job/step:0\n3:cpu,cpuacct:/job\n0::/\n"
+    assert left(tmp_path, lines) == 800 - 300 + 50
+    assert left(tmp_path, "5:memory:/\n") > 1 << 60
+
+
+@pytest.mark.parametrize("limit", ["max", "", "-1", "1e3", "²", "a lot", None])
+def test_what_is_no_number_of_bytes_is_no_limit(tmp_path: Path, limit: str | None) -> None:
+    group(tmp_path / "job", limit, 5)
+    assert left(tmp_path, "0::/job\n") == NO_LIMIT
+
+
+def test_files_that_cannot_be_read_leave_what_others_tell(tmp_path: Path) -> None:
+    group(tmp_path, 1000, 100)
+    (tmp_path / "job" / "memory.max").mkdir(parents=True)  # reading it fails
+    assert left(tmp_path, "0::/job\n") == 900
+    assert left(tmp_path, "no line of the kind\n") == 900
+    assert left(tmp_path, b"0::/\xff\n") == 900
+    assert _group_memory(tmp_path / "nowhere", tmp_path) == 900
+    assert _group_memory(tmp_path / "nowhere", tmp_path / "nowhere") == NO_LIMIT
+    group(tmp_path / "job", None, "?", "inactive_file\ninactive_file ?\n")
+    (tmp_path / "job" / "memory.max").rmdir()
+    (tmp_path / "job" / "memory.max").write_text("700")
+    assert left(tmp_path, "0::/job\n") == 700  # with nothing known to be used, the limit still holds
 
 
 @pytest.mark.parametrize("draft", [True, False])

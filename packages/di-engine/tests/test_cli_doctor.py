@@ -10,8 +10,10 @@ from importlib import metadata
 
 import pytest
 import torch
+from di_engine.benchmark.machine import this_machine
 from di_engine.cli import run
 from di_engine.doctor import Backend, Diagnosis, Kernels, diagnose
+from di_engine.processors import first_facts, processor_name
 from di_engine.versions import installed_versions
 from di_kernels import instruction_set, instruction_sets, num_threads
 
@@ -26,6 +28,20 @@ def test_facts_agree_with_the_interpreter():
     assert diagnosis.torch.version == torch.__version__
     assert diagnosis.kernels == Kernels(num_threads(), instruction_set(), instruction_sets())
     assert diagnosis.memory.total is None or 0 < diagnosis.memory.available <= diagnosis.memory.total
+
+
+def test_a_record_of_a_benchmark_tells_the_same_machine():
+    diagnosis, machine = diagnose(), this_machine()
+    assert machine.processor.startswith(f"{diagnosis.cpu.model or platform.machine()}, family ")
+    assert machine.cores == diagnosis.cpu.cores
+    assert machine.memory == (diagnosis.memory.total or 0)
+
+
+def test_the_first_processor_stands_for_all(monkeypatch):
+    text = "processor\t: 0\nmodel name\t: One: of two\n\nprocessor\t: 1\nmodel name\t: Other\n"
+    assert first_facts(text) == {"processor": "0", "model name": "One: of two"}
+    monkeypatch.setattr("di_engine.processors.processor_facts", lambda: {})
+    assert processor_name() == platform.processor()
 
 
 def test_every_operation_has_a_reference_and_a_cpu_kernel():

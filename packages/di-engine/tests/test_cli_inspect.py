@@ -107,11 +107,16 @@ def test_text_output_has_the_same_totals(capsys, tmp_path):
     [
         (["missing"], 2, "no model at missing"),
         (["org/name"], 2, "hf download org/name --local-dir name"),
+        (
+            ["org/config.json"],
+            2,
+            "at org/config.json: a model is a checkpoint directory here or its config.json or",
+        ),
         (["README.md"], 1, "README.md is not JSON: Expecting value"),
         ([".", "--tensors", "absent.tsv"], 2, "absent.tsv"),
         ([".", "--numerics", "int4"], 2, "--numerics: got 'int4', allowed: release or float32"),
-        ([".", "--block-size", "7"], 2, "block_size is 7"),
-        ([".", "--tokens", "-3"], 2, "tokens is -3"),
+        ([".", "--block-size", "7"], 2, "--block-size is 7"),
+        ([".", "--tokens", "-3"], 2, "--tokens is -3"),
         ([".", "--colour"], 2, "--colour"),
         ([], 2, "Missing argument"),
     ],
@@ -125,6 +130,7 @@ def test_bad_arguments_give_one_line(capsys, tmp_path, monkeypatch, arguments, e
     assert message in err
     assert err.startswith("di: ")
     assert err.count("\n") == 1
+    assert ("hf download" in err) == (arguments == ["org/name"])
 
 
 def test_another_model_is_told_as_such(capsys, tmp_path):

@@ -9,7 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from di_engine import EngineBusyError, ForkedProcessError, LLMEngine, SamplingParams
+from di_engine import (
+    LLM,
+    EngineBusyError,
+    ForkedProcessError,
+    LLMEngine,
+    RequestError,
+    SamplingParams,
+)
 from di_engine.testing import follow
 from di_spec import DraftContext, Proposal
 
@@ -77,6 +84,28 @@ def test_a_drafter_that_calls_the_engine_is_told_so(make_scripted: Any, drain: D
     drafter.make = lambda n, k: Proposal(int32(n, 0))
     engines[0].add_request("b", STORY[:3], PARAMS)
     assert drain(engines[0])["b"][-1].finish_reason == "length"
+
+
+def test_what_is_no_options_is_refused(make_scripted: Any) -> None:
+    engine = make_scripted(follow(STORY))
+    with pytest.raises(RequestError, match=r"^options: got dict, allowed: RequestOptions$") as caught:
+        engine.add_request("a", STORY[:3], PARAMS, options={"priority": 1})
+    assert caught.value.field == "options"
+    assert not engine.has_unfinished()
+
+
+@pytest.mark.parametrize("ids", [None, 5, b"a", ["a", 5], [["a"]]])
+def test_what_is_no_request_id_is_refused(make_scripted: Any, ids: Any) -> None:
+    engine = make_scripted(follow(STORY))
+    engine.add_request("a", STORY[:3], PARAMS)
+    with pytest.raises(TypeError, match=r"^request_ids: got .*, allowed: a request's id, or several ids$"):
+        engine.abort(ids)
+    assert engine.abort(["a", "a"]) == 1
+
+
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"^loaded: got int, allowed: LoadedModel, or None$"):
+        LLM("nano", loaded=5)  # type: ignore[arg-type]
 
 
 def _use(engine: LLMEngine, answer: Connection) -> None:

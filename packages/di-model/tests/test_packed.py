@@ -99,6 +99,34 @@ def test_the_file_belongs_to_the_contents_not_to_the_place(
     assert the_file(cache) == first
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["pipe", "device", "directory", "huge file"])
+def test_a_record_that_is_no_file_or_never_ends_is_done_without(
+    checkpoint: Checkpoint, cache: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay_out(checkpoint, WeightLayout.PACKED, cache)
+    record = cache / "digests.json"
+    whole = record.read_bytes()
+    record.unlink()
+    if kind == "pipe":
+        os.mkfifo(record)
+    elif kind == "device":
+        record.symlink_to("/dev/zero")
+    elif kind == "directory":
+        record.mkdir()
+    else:
+        monkeypatch.setattr(content, "_MOST_RECORD", len(whole) - 1)
+        record.write_bytes(whole)
+    read: list[Path] = []
+    digest = content._shard_digest
+    monkeypatch.setattr(
+        content, "_shard_digest", lambda path, *rest: (read.append(path), digest(path, *rest))[1]
+    )
+    assert_same_matrices(lay_out(checkpoint, WeightLayout.PACKED, cache), checkpoint.weights)
+    assert read, "what the record says was believed"
+    assert kind == "directory" or record.read_bytes() == whole
+
+
 def test_a_changed_shard_gets_a_file_of_its_own(checkpoint: Checkpoint, cache: Path, tmp_path: Path) -> None:
     lay_out(checkpoint, WeightLayout.PACKED, cache)
     moved = tmp_path / "moved"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from di_cache import CacheLayout
 from di_model.cache_spec import cache_spec
@@ -24,6 +25,7 @@ The rest is for activations, and for weights as stored or in a packed file: thes
 available until they are read."""
 
 _MIN_BLOCKS = 2  # the null block and one to use
+_NO_LIMIT = 2**63 - 1  # bytes; control groups of version 1 have about as many in their files for none
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,6 @@ class Capacity:
     max_model_len: int
     num_blocks: int
     num_slots: int
-
-    @property
-    def pool_bytes(self) -> int:
-        """Bytes of both pools."""
-        return self.num_blocks * self.layout.block_bytes + self.num_slots * self.layout.slot_bytes
 
 
 def plan_weights(config: EngineConfig, model: ModelConfig, available_bytes: int) -> tuple[WeightLayout, int]:
@@ -146,8 +143,16 @@ def scheduler_config(
 
 
 def available_memory() -> int:
-    """Bytes that this process can still take without swapping: the machine's, or its control group's if less."""
+    """Bytes that this process can still take without swapping: the machine's, or its control groups' if less."""
     return min(_machine_memory(), _group_memory())
+
+
+def total_memory() -> int | None:
+    """Bytes of main memory that the machine has; None where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return None
 
 
 def _machine_memory() -> int:
@@ -155,26 +160,64 @@ def _machine_memory() -> int:
         name, _, amount = line.partition(":")
         if name == "MemAvailable":
             return int(amount.split()[0]) * 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return total_memory() or 0
 
 
-def _group_memory() -> int:
-    """What control group v2 leaves; a huge number where there is no limit. File pages count as free, as above."""
-    group = Path("/sys/fs/cgroup")
-    limit = _read(group / "memory.max").strip()
-    used = _read(group / "memory.current").strip()
-    if not limit.isdigit() or not used.isdigit():
-        return 2**63 - 1
-    cached = [
-        line.split()
-        for line in _read(group / "memory.stat").splitlines()
-        if line.startswith("inactive_file ")
-    ]
-    return max(0, int(limit) - int(used) + sum(int(fields[1]) for fields in cached))
+class _GroupFiles(NamedTuple):
+    """Files of a control group's folder, and the line of its memory.stat with the file pages that can be given up;
+    all of them count what is in groups inside it too."""
+
+    limit: str
+    used: str
+    reclaimable: str
+
+    def left(self, group: Path) -> int:
+        """Bytes up to the group's limit, of which file pages take none, as in MemAvailable."""
+        limit, used = _amount(_read(group / self.limit)), _amount(_read(group / self.used))
+        if limit is None:  # "max" in version 2, or no such file
+            return _NO_LIMIT
+        lines = (line.split(" ", 1) for line in _read(group / "memory.stat").splitlines())
+        files = next((_amount(line[-1]) for line in lines if line[0] == self.reclaimable), None)
+        return max(0, limit - max(0, (used or 0) - (files or 0)))
+
+
+_VERSION_1 = _GroupFiles("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_VERSION_2 = _GroupFiles("memory.max", "memory.current", "inactive_file")
+_ROOTS = "0::/\n1:memory:/"  # where the system does not tell which groups a process is in
+
+
+def _group_memory(
+    membership: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")
+) -> int:
+    """What the control groups of this process leave: the least of its own and all around it, each of which may have a
+    limit; a huge number where none has.
+
+    Args:
+        membership: lines ``number:controllers:path``, without controllers for version 2.
+        mounted: version 2, or a folder with the hierarchy of the memory controller of version 1.
+    """
+    left = _NO_LIMIT
+    for line in (_read(membership) or _ROOTS).splitlines():
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        files, top = (_VERSION_1, mounted / "memory") if controllers else (_VERSION_2, mounted)
+        parts = PurePosixPath(path).parts[1:]
+        if ".." in parts:  # outside of what this process may see: the root is all that can be asked
+            parts = ()
+        # In a container the path may be the machine's and the root the container's group: what is not there is skipped.
+        left = min(left, *(files.left(top.joinpath(*parts[:depth])) for depth in range(len(parts) + 1)))
+    return left
+
+
+def _amount(text: str) -> int | None:
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def _read(path: Path) -> str:
+    """Contents of a file of the system, empty where there is none to read; names in it may be any bytes."""
     try:
-        return path.read_text(encoding="ascii")
+        return path.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return ""

@@ -135,7 +135,7 @@ class EngineConfig:
         if value is None and name != "model":
             return
         text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
-        if not isinstance(text, str) or not text:
+        if not isinstance(text, str) or not _names_a_file(text):
             raise EngineConfigError(name, value, "a path")
         object.__setattr__(self, name, resolve_model(value) if name == "model" else Path(text))
 
@@ -183,6 +183,14 @@ _INT_RANGES: dict[str, tuple[int, int, bool]] = {
     "seed": (-(1 << 63), _U64 - 1, True),
     "max_draft_tokens": (0, 1024, False),
 }
+
+
+def _names_a_file(text: str) -> bool:
+    """Whether the system can be asked for a file of that name: not with a zero byte, or half of a surrogate pair."""
+    try:
+        return text != "" and b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def _integer(name: str, value: object, least: int, most: int, optional: bool) -> int | None:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
 
-from di_engine.capacity import available_memory
-from di_engine.processors import usable_processors
+from di_engine.capacity import available_memory, total_memory
+from di_engine.processors import first_facts, processor_facts, processor_name, usable_processors
 from di_engine.versions import Version, installed_versions
 
 INSTRUCTION_SETS = (
@@ -167,7 +167,7 @@ def diagnose() -> Diagnosis:
         versions=installed_versions(),
         system=platform.platform(),
         cpu=_cpu(),
-        memory=_memory(),
+        memory=Memory(total_memory(), available_memory()),
         torch=_torch(),
         threads=_threads(),
         kernels=_kernels(),
@@ -178,28 +178,16 @@ def diagnose() -> Diagnosis:
 
 
 def _cpu() -> Cpu:
-    info = _first_processor(_read("/proc/cpuinfo"))
-    flags = set((info.get("flags") or info.get("Features") or "").split())
+    facts = processor_facts()
+    flags = set((facts.get("flags") or facts.get("Features") or "").split())
     usable = usable_processors()
     return Cpu(
-        model=info.get("model name") or platform.processor() or None,
+        model=processor_name() or None,
         architecture=platform.machine(),
         cores=os.cpu_count() or usable,
         usable_cores=usable,
         instruction_sets=tuple(name for name in INSTRUCTION_SETS if name in flags),
     )
-
-
-def _first_processor(cpuinfo: str) -> dict[str, str]:
-    block = cpuinfo.split("\n\n", 1)[0]
-    pairs = (line.split(":", 1) for line in block.splitlines() if ":" in line)
-    return {key.strip(): value.strip() for key, value in pairs}
-
-
-def _memory() -> Memory:
-    pages = os.sysconf("SC_PHYS_PAGES") if "SC_PHYS_PAGES" in os.sysconf_names else None
-    total = None if pages is None else pages * os.sysconf("SC_PAGE_SIZE")
-    return Memory(total, available_memory())
 
 
 def _torch() -> Torch:
@@ -242,7 +230,7 @@ def _cuda_devices() -> Iterator[Accelerator]:
             yield Accelerator("cuda", torch.cuda.get_device_name(index), "torch")
         return
     for device in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
-        fields = _first_processor(_read(str(device)))
+        fields = first_facts(_read(str(device)))
         yield Accelerator("cuda", fields.get("Model", device.parent.name), "driver; torch does not see it")
 
 

@@ -42,10 +42,12 @@ from di_engine.request import (
     Prompt,
     Request,
     RequestOptions,
+    check_options,
     check_params,
     check_request_id,
     encode_prompt,
     new_sequence,
+    request_ids_of,
     sequence_limits,
 )
 from di_engine.runner import ModelRunner, StepOffer, StepResult, StepRunner
@@ -89,7 +91,10 @@ class LLMEngine:
 
         Raises:
             FileNotFoundError, ValueError: see :func:`~di_engine.loading.load_model`.
+            TypeError: ``loaded`` is no model.
         """
+        if loaded is not None and not isinstance(loaded, LoadedModel):
+            raise TypeError(f"loaded: got {type(loaded).__name__}, allowed: LoadedModel, or None")
         if config.num_threads is not None:
             set_num_threads(config.num_threads)
             torch.set_num_threads(num_threads())  # not what was asked for in a forked child
@@ -168,6 +173,7 @@ class LLMEngine:
             raise RequestError("request_id", f"{shown(request_id)} is in use by a request that has not ended")
         model = core.loaded.config
         params = check_params(params, model.text.vocab_size)
+        scheduling = check_options(options)
         add_bos = model.tokenizer_compatibility == "release"
         prompt_ids = encode_prompt(prompt, core.loaded.tokenizer, add_bos=add_bos)
         limits = sequence_limits(
@@ -180,7 +186,7 @@ class LLMEngine:
             request.sequences.append(
                 new_sequence(self._next_seq_id, index, request, child, tokens, model, core.token_bytes)
             )
-        self._enter(request, limits, (options or RequestOptions()).for_scheduler)
+        self._enter(request, limits, scheduling)
         self._num_unseeded += params.seed is None
         self._counters.requests_added += 1
         self._counters.prompt_tokens += len(prompt_ids)
@@ -188,9 +194,9 @@ class LLMEngine:
     def abort(self, request_ids: str | Iterable[str]) -> int:
         """End requests with finish reason "abort"; returns how many. Unknown and ended ids are passed over."""
         self._ready()
-        names = (request_ids,) if isinstance(request_ids, str) else tuple(request_ids)
+        names = dict.fromkeys(request_ids_of(request_ids))
         running = self._delivery.requests
-        found = [running[name] for name in dict.fromkeys(names) if name in running]
+        found = [running[name] for name in names if name in running]
         with self._whole():
             self._delivery.abort(found)
         return len(found)

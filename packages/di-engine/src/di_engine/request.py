@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
@@ -109,6 +109,16 @@ def check_request_id(request_id: object) -> str:
     return request_id
 
 
+def request_ids_of(given: str | Iterable[str]) -> tuple[str, ...]:
+    """One id or several, as a tuple. Raises TypeError for anything else."""
+    if isinstance(given, str):
+        return (given,)
+    names = tuple(given) if isinstance(given, Iterable) else None
+    if names is None or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"request_ids: got {shown(given)}, allowed: a request's id, or several ids")
+    return names
+
+
 def encode_prompt(prompt: Prompt, tokenizer: Tokenizer, *, add_bos: bool) -> NDArray[np.int32]:
     """Token ids of a prompt, int32 ``[tokens]``.
 
@@ -172,6 +182,15 @@ def check_params(params: object, vocab_size: int) -> SamplingParams:
     except InvalidParameterError as error:
         raise RequestError(error.field, f"got {shown(error.value)}, allowed: {error.allowed}") from error
     return params
+
+
+def check_options(options: object) -> SequenceOptions:
+    """The options for the scheduler; None: the usual ones. Raises RequestError for anything else."""
+    if options is None:
+        options = RequestOptions()
+    if not isinstance(options, RequestOptions):
+        raise RequestError("options", f"got {type(options).__name__}, allowed: RequestOptions")
+    return options.for_scheduler
 
 
 def new_sequence(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import platform
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from di_kernels import num_threads
@@ -21,6 +20,7 @@ from di_scheduler.speculation import DraftBudget
 
 from di_engine.config import EngineConfig
 from di_engine.loading import LoadedModel
+from di_engine.processors import processor_name
 from di_engine.runner import StepRunner
 from di_engine.versions import installed_versions
 
@@ -67,22 +67,12 @@ def curve_key(loaded: LoadedModel, config: EngineConfig, sizes: tuple[int, ...])
     model = hashlib.sha256(repr(loaded.config).encode()).hexdigest()
     spread = f"{config.max_draft_tokens} drafts, blocks of {config.block_size}"
     return CurveKey(
-        device=f"cpu {platform.machine()} {_processor()}, {num_threads()} threads",
+        device=f"cpu {platform.machine()} {processor_name()}, {num_threads()} threads",
         software=tuple((each.name, each.version or "none") for each in installed_versions()),
         model=f"{model} {config.numerics.name} {type(loaded.model).__name__}, {spread}",
         sizes=sizes,
         stepped=False,
     )
-
-
-def _processor() -> str:
-    """The processor's name as the system has it; its kind where there is none."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
 
 
 class _Measurement:

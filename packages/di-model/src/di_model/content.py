@@ -6,6 +6,8 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from di_model.whole_file import whole_file
 
 _CHUNK = 8 << 20
 _ENTRY = len(dataclasses.fields(FileIdentity)) + 1
+_MOST_RECORD = 64 << 20
+"""Bytes of a record that are read: those of some 200,000 shards. A longer one is cut off, and then no JSON."""
 
 
 def content_digest(checkpoint: Checkpoint, record: Path) -> str:
@@ -79,7 +83,7 @@ def _shard_digest(path: Path, tensors: Iterable[PlannedTensor], mapped: FileIden
 
 def _read_record(record: Path) -> dict[str, list[object]]:
     try:
-        entries = json.loads(record.read_text(encoding="utf-8"))
+        entries = json.loads(_read_file(record))
     except (OSError, ValueError, RecursionError):
         return {}
     if not isinstance(entries, dict):
@@ -89,6 +93,15 @@ def _read_record(record: Path) -> dict[str, list[object]]:
         for name, entry in entries.items()
         if isinstance(entry, list) and len(entry) == _ENTRY and isinstance(entry[-1], str)
     }
+
+
+def _read_file(path: Path) -> bytes:
+    """The contents of a regular file, up to :data:`_MOST_RECORD` bytes. Anything else is an OSError: a pipe would wait
+    for a writer, and a device may never end."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(None, "no regular file", str(path))
+        return file.read(_MOST_RECORD)
 
 
 def _write_record(record: Path, entries: dict[str, list[object]]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from di_model.config import ModelConfig
-from di_model.tensors import Part, expected_tensors
+from di_model.tensors import expected_tensors
 from di_model.testing import tiny_config, tiny_tokenizer
 from safetensors.torch import save_file
 
@@ -51,19 +51,6 @@ TORCH_DTYPES = {"F8_E4M3": torch.float8_e4m3fn, "F8_E8M0": torch.float8_e8m0fnu,
 def generated_config() -> dict[str, Any]:
     """The object of its ``config.json``."""
     return tiny_config(text=TEXT)
-
-
-def active_parameters(config: ModelConfig) -> int:
-    """Weights that a token meets: all of the backbone and of the output head, but of the routed experts those that it
-    chooses, of embedding and Engram tables single rows only."""
-    text = config.text
-    counted = 0
-    for spec in expected_tensors(config).values():
-        if spec.name.startswith("mtp.") or spec.part in (Part.EMBEDDING, Part.ENGRAM_TABLE, Part.VISION):
-            continue
-        share = text.num_experts_per_tok / text.n_routed_experts if spec.part is Part.EXPERTS else 1
-        counted += round(spec.parameters * share)
-    return counted
 
 
 def write_generated(directory: Path, raw: dict[str, Any], seed: int = 0) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from difflib import get_close_matches
 
 from di_engine.benchmark.cases.attention import attention_cases
 from di_engine.benchmark.cases.linear import linear_cases
@@ -21,8 +22,20 @@ FAMILIES: dict[str, Callable[[], Iterator[Recipe]]] = {
 
 
 def kernel_recipes(families: Iterable[str], match: str = "") -> list[Recipe]:
-    """Recipes of the families whose titles hold ``match``."""
-    return [recipe for family in families for recipe in FAMILIES[family]() if match in recipe.title]
+    """Recipes of the families whose titles hold ``match``; commas, blanks and capitals make no difference, so that a
+    line of the table will do."""
+    part = _words(match)
+    return [recipe for family in families for recipe in FAMILIES[family]() if part in _words(recipe.title)]
+
+
+def nearest_titles(families: Iterable[str], match: str, most: int = 5) -> list[str]:
+    """Titles of the families that are most like ``match``, the best first."""
+    titles = {_words(recipe.title): recipe.title for recipe in kernel_recipes(families)}
+    return [titles[words] for words in get_close_matches(_words(match), titles, most, cutoff=0.0)]
+
+
+def _words(title: str) -> str:
+    return " ".join(title.replace(",", " ").lower().split())
 
 
 def measure_kernels(

@@ -6,11 +6,12 @@ import datetime
 import os
 import platform
 from dataclasses import dataclass
-from pathlib import Path
 
 from di_kernels import instruction_set
 
 from di_engine.benchmark.measure import last_level_cache
+from di_engine.capacity import total_memory
+from di_engine.processors import processor_facts, processor_name
 from di_engine.versions import installed_versions
 
 
@@ -33,29 +34,13 @@ class Machine:
 
 def this_machine() -> Machine:
     """As it is now."""
+    family = processor_facts().get("cpu family", "?")
     return Machine(
         date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M"),
-        processor=_processor(),
+        processor=f"{processor_name() or platform.machine()}, family {family}",
         cores=os.cpu_count() or 1,
-        memory=_memory(),
+        memory=total_memory() or 0,
         last_level_cache=last_level_cache(),
         instruction_set=instruction_set(),
         versions=tuple(map(str, installed_versions())),
     )
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    fields = dict(line.split(":", 1) for line in lines if ":" in line)
-    names = {name.strip(): value.strip() for name, value in fields.items()}
-    return f"{names.get('model name', platform.machine())}, family {names.get('cpu family', '?')}"
-
-
-def _memory() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        return 0

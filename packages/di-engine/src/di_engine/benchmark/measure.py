@@ -1,10 +1,10 @@
 """Timing a kernel beside its ceilings and a peer, in turns, so that all of them see the same machine.
 
-Weights rotate through a pool that is much larger than the last-level cache, as they do in a model. A figure is the
-least time of many, taken for each member of the pool apart and then averaged: two allocations of one process may
-differ in how fast they can be read, and one lucky member must not stand for all. With one thread, a call that takes
-longer than a time slice is timed by the processor time of the thread, which leaves out what others ran on its core;
-with more threads nothing but a quiet machine helps: what was disturbed is told.
+Weights that are read more than computed with rotate through a pool that is much larger than the last-level cache, as
+they do in a model. A figure is the least time of many, taken for each member of the pool apart and then averaged: two
+allocations of one process may differ in how fast they can be read, and one lucky member must not stand for all. With
+one thread, a call that takes longer than a time slice is timed by the processor time of the thread, which leaves out
+what others ran on its core; with more threads nothing but a quiet machine helps: what was disturbed is told.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from di_kernels import ceilings as machine
+from di_kernels import num_threads
 from di_model.config import ModelConfig
 from di_model.model import Model
 from di_spec import SamplingParams
@@ -151,8 +152,9 @@ def measure_ceilings(loaded: LoadedModel) -> tuple[Ceilings, bool]:
     model = loaded.model
     assert isinstance(model, Model)
     buffers = as_bytes(*stored_tensors(model.weights))
-    reads = Least([machine.MemoryRead(buffers)])
-    dots = DotCeiling()
+    alone = num_threads() == 1
+    reads = Least([machine.MemoryRead(buffers)], alone)
+    dots = DotCeiling(alone)
     for _ in range(CEILING_ROUNDS):
         reads.round()
         dots.round()

@@ -61,7 +61,7 @@ def read_record(path: Path) -> dict[str, Any]:
     """A written :class:`Record`. Raises :class:`RecordError`, and OSError where the file cannot be read."""
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{path}: no record of a benchmark: not JSON: {error}") from error
     _check_fields(path, "the file", record, [field.name for field in fields(Record)])
     _check_fields(path, "machine", record["machine"], [field.name for field in fields(Machine)])

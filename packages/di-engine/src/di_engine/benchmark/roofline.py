@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MARKS = {"linear": "o", "attention": "s", "indexer": "^", "layer": "D", "model": "P"}
-FORMATS = (".svg", ".png", ".pdf")
 OURS, PEERS = "#2e8b57", "#c1440e"
 INTENSITIES = (0.5, 4096.0)
 
@@ -113,7 +112,7 @@ def left_out(results: Sequence[dict[str, Any]]) -> list[str]:
 def plot_roofline(results: Sequence[dict[str, Any]], path: Path) -> None:
     """One panel a number of threads that has a point; :func:`left_out` tells what has none.
 
-    The ending of ``path`` chooses the format (:data:`FORMATS`). Raises
+    The ending of ``path`` chooses the format (:data:`~di_engine.simulator.plot.FORMATS`). Raises
     :class:`~di_engine.simulator.errors.PlotUnavailableError` without matplotlib, ValueError for results without a
     point.
     """

@@ -14,6 +14,7 @@ from di_engine.cli import eval as evaluation
 from di_engine.cli.common import EXIT_FAILURE, EXIT_USAGE, CommandError, os_error_text, printable
 from di_engine.cli.interruption import EXIT_INTERRUPTED, EXIT_TERMINATED, Terminated
 from di_engine.cli.streams import write_error
+from di_engine.cli.usage import usage_text
 from di_engine.versions import installed_versions
 
 app = typer.Typer(
@@ -77,7 +78,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except CommandError as error:
         return _report(error.message, error.exit_code)
     except _UsageError as error:
-        return _report(error.format_message(), EXIT_USAGE)  # type: ignore[attr-defined]
+        return _report(usage_text(error), EXIT_USAGE)
     except Terminated:
         return EXIT_TERMINATED
     except (KeyboardInterrupt, typer.Abort):

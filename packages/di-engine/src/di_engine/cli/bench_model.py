@@ -27,7 +27,8 @@ from di_engine.cli.bench_output import (
     using_kernels,
     write_record,
 )
-from di_engine.cli.common import CommandError, plain, print_table
+from di_engine.cli.bench_peers import interpreter, told_failures
+from di_engine.cli.common import plain, print_table
 from di_engine.cli.interruption import raise_from_now_on
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ def command(
         Path | None,
         typer.Option(
             help="Python of an environment with benchmarks/peers/requirements-models.txt, whose engines are timed in "
-            "the same run."
+            "the same run.",
+            callback=interpreter,
         ),
     ] = None,
     instruction_set: InstructionSetOption = None,
@@ -65,6 +67,8 @@ def command(
     times of many steps; "disturbed" stands where other work left no step alone.
 
     Without peers it takes about a minute and 1 GB of memory, and 0.3 GB of disk for the generated model while it runs.
+
+    Exits with 1 when a peer could not be measured; what was measured is there all the same.
     """
     from tqdm import tqdm  # type: ignore[import-untyped]
 
@@ -79,6 +83,7 @@ def command(
     meter = LoadMeter()
     timings: list[ModelTiming] = []
     peers: list[PeerStep] = []
+    failures: list[str] = []
     total = len(models) * len(counts) * (len(BATCHES) + 1)
     with (
         using_kernels(instruction_set, pin),
@@ -90,7 +95,7 @@ def command(
                     found = measure_model(name, directory, count, steps, progress=lambda timing: bar.update())
                     timings += found
                     with unpinned():  # a process inherits where it may run
-                        peers += _peers(peer_python, name, directory, found, steps)
+                        peers += _peers(peer_python, name, directory, found, steps, failures)
         timings = settle(timings)
         load = meter.read()
         results = [_timing_record(timing) for timing in timings]
@@ -101,6 +106,7 @@ def command(
         if peers:
             print_table(_peer_table(peers, timings))
         typer.echo(load_text(load))
+    told_failures(failures)
 
 
 @contextlib.contextmanager
@@ -116,24 +122,33 @@ def _directory(name: str) -> Iterator[Path]:
 
 
 def _peers(
-    interpreter: Path | None, name: str, directory: Path, timings: Sequence[ModelTiming], steps: int
+    python: Path | None,
+    name: str,
+    directory: Path,
+    timings: Sequence[ModelTiming],
+    steps: int,
+    failures: list[str],
 ) -> list[PeerStep]:
-    """transformers on a model of the size of nano, llama.cpp on one that reads as many bytes as the generated one."""
+    """transformers on a model of the size of nano, llama.cpp on one that reads as many bytes as the generated one.
+
+    Why one could not be measured goes to ``failures``.
+    """
     from di_engine.benchmark.model import PREFILL_TOKENS, PROMPT_TOKENS
     from di_engine.benchmark.peers.models import measure_llama_cpp, measure_transformers
     from di_engine.benchmark.peers.process import PeerError
 
-    if interpreter is None:
+    if python is None:
         return []
     first = timings[0]
     try:
         if name == NANO:
             text = json.loads((directory / "config.json").read_text(encoding="utf-8"))["text_config"]
-            return measure_transformers(interpreter, name, text, first.threads, PROMPT_TOKENS, steps)
+            return measure_transformers(python, name, text, first.threads, PROMPT_TOKENS, steps)
         read = first.work.read
-        return measure_llama_cpp(interpreter, name, read, first.threads, PROMPT_TOKENS, PREFILL_TOKENS, steps)
+        return measure_llama_cpp(python, name, read, first.threads, PROMPT_TOKENS, PREFILL_TOKENS, steps)
     except PeerError as error:
-        raise CommandError(f"--peer-python: {error}") from error
+        failures.append(str(error))
+        return []
 
 
 def _timing_record(timing: ModelTiming) -> dict[str, Any]:

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from di_engine.cli.common import EXIT_USAGE, CommandError, os_error_text, plain, print_json, print_table
+from di_engine.cli.common import (
+    EXIT_USAGE,
+    CommandError,
+    check_place,
+    numbers,
+    os_error_text,
+    plain,
+    print_json,
+    print_table,
+)
 from di_engine.processors import usable_processors
 
 if TYPE_CHECKING:
@@ -22,6 +31,8 @@ if TYPE_CHECKING:
     from di_engine.benchmark.timing import ForeignLoad
 
 USUAL_THREADS = (1, 2)
+DAY = 86_400.0
+"""The longest that a case may be measured, in seconds."""
 
 ThreadsOption = Annotated[
     str | None,
@@ -34,17 +45,17 @@ InstructionSetOption = Annotated[
 ]
 SecondsOption = Annotated[
     float,
-    typer.Option(min=0.0, help="Seconds for each case and number of threads, after its weights were made."),
+    typer.Option(
+        min=0.0, max=DAY, help="Seconds for each case and number of threads, after its weights were made."
+    ),
 ]
 PinOption = Annotated[bool, typer.Option("--pin", help="Keep each thread on a processor of its own.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")]
 
 
 def _may_be_written(path: Path | None) -> Path | None:
-    """Said at once: what was measured for minutes must not be lost for a name."""
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        reason = "is a directory" if path.is_dir() else "there is no such directory"
-        raise CommandError(f"--out: {path}: {reason}", EXIT_USAGE)
+    if path is not None:
+        check_place("--out", path)
     return path
 
 
@@ -53,15 +64,9 @@ OutOption = Annotated[
 ]
 
 
-def numbers(option: str, text: str) -> list[int]:
-    """Numbers from 1 up, separated by commas."""
-    try:
-        found = [int(item) for item in text.split(",")]
-    except ValueError:
-        found = []
-    if not found or min(found) < 1:
-        raise CommandError(f"{option}: got {text!r}, allowed: numbers of at least 1, such as 1,2", EXIT_USAGE)
-    return found
+def at_least_one(count: int) -> bool:
+    """Whether there is something to count."""
+    return count >= 1
 
 
 def thread_counts(text: str | None) -> list[int]:
@@ -69,7 +74,8 @@ def thread_counts(text: str | None) -> list[int]:
     usable = usable_processors()
     if text is None:
         return [count for count in USUAL_THREADS if count <= usable]
-    found = numbers("--threads", text)
+    found = numbers("--threads", text, int, at_least_one, "numbers of at least 1, such as 1,2")
+    found = list(dict.fromkeys(found))  # a number given twice would be measured twice
     if max(found) > usable:
         allowed = f"1 to {usable}, the processors that this process may use"
         raise CommandError(f"--threads: got {max(found)}, allowed: {allowed}", EXIT_USAGE)
@@ -77,8 +83,8 @@ def thread_counts(text: str | None) -> list[int]:
 
 
 def names(option: str, text: str, allowed: Sequence[str]) -> list[str]:
-    """Some of the allowed names, separated by commas."""
-    found = text.split(",")
+    """Some of the allowed names, separated by commas, each once."""
+    found = list(dict.fromkeys(text.split(",")))
     if not set(found) <= set(allowed):
         raise CommandError(f"{option}: got {text!r}, allowed: {', '.join(allowed)}", EXIT_USAGE)
     return found
@@ -107,11 +113,9 @@ def using_kernels(name: str | None, pin: bool) -> Iterator[None]:
 def unpinned() -> Iterator[None]:
     """The calling thread, and processes that it starts, wherever this process may run."""
     from di_kernels import pin_threads, threads_are_pinned
-    from di_kernels.ceilings import dot_peak
 
     pinned = threads_are_pinned()
-    pin_threads(False)
-    dot_peak(0)  # a thread moves when it computes next
+    pin_threads(False)  # the calling thread moves at once
     try:
         yield
     finally:

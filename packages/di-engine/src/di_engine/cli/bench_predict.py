@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from di_engine.cli.bench_output import JsonOption
-from di_engine.cli.common import EXIT_USAGE, CommandError, bytes_text, print_json, print_table
+from di_engine.cli.common import EXIT_USAGE, CommandError, bytes_text, numbers, print_json, print_table
 
 
 def command(
@@ -37,7 +37,7 @@ def command(
     from di_engine.benchmark.release import released_config
     from di_engine.benchmark.work import Ceilings
 
-    rates, peaks = _numbers("--read", read), _numbers("--dot", dot)
+    rates, peaks = _rates("--read", read), _rates("--dot", dot)
     peaks = peaks * len(rates) if len(peaks) == 1 else peaks
     if len(peaks) != len(rates):
         allowed = f"one number, or {len(rates)} as --read has"
@@ -64,11 +64,6 @@ def command(
     typer.echo(f"in memory: {bytes_text(needed.memory)}; on disk or in memory: {bytes_text(needed.tables)}")
 
 
-def _numbers(option: str, text: str) -> list[float]:
-    try:
-        found = [float(item) for item in text.split(",")]
-    except ValueError:
-        found = []
-    if not found or not all(0 < number < float("inf") for number in found):
-        raise CommandError(f"{option}: got {text!r}, allowed: positive numbers, such as 100,250", EXIT_USAGE)
-    return found
+def _rates(option: str, text: str) -> list[float]:
+    allowed = "positive numbers, such as 100,250"
+    return numbers(option, text, float, lambda rate: 0 < rate < float("inf"), allowed)

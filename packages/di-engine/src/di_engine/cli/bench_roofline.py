@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from di_engine.cli.common import EXIT_USAGE, CommandError, user_errors
+from di_engine.cli.common import EXIT_USAGE, CommandError, check_picture, user_errors
 
 
 def command(
@@ -16,13 +16,10 @@ def command(
 ) -> None:
     """Draw rates over arithmetic intensity, under what the machine reaches at most."""
     from di_engine.benchmark.record import read_record
-    from di_engine.benchmark.roofline import FORMATS, left_out, plot_roofline
+    from di_engine.benchmark.roofline import left_out, plot_roofline
     from di_engine.simulator.errors import PlotUnavailableError
 
-    if out.suffix not in FORMATS:
-        raise CommandError(
-            f"--out: got {str(out)!r}, allowed: names that end in {', '.join(FORMATS)}", EXIT_USAGE
-        )
+    check_picture("--out", out)
     with user_errors(EXIT_USAGE):
         results = [result for path in records for result in read_record(path)["results"]]
         try:

@@ -8,10 +8,10 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 from rich.cells import cell_len
@@ -85,8 +85,29 @@ def _is_setting(error: ValueError) -> bool:
     return isinstance(error, EngineConfigError | CacheConfigError)
 
 
-def existing_model(text: str) -> Path:
+def check_place(option: str, path: Path) -> None:
+    """Refuse a file that cannot be written there: what was computed for minutes must not be lost for a name."""
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        reason = "is a directory" if path.is_dir() else "there is no such directory"
+        raise CommandError(f"{option}: {path}: {reason}", EXIT_USAGE)
+
+
+def check_picture(option: str, path: Path) -> None:
+    """The same for a picture, whose ending chooses its format."""
+    from di_engine.simulator.plot import FORMATS
+
+    if path.suffix not in FORMATS:
+        allowed = f"names that end in {', '.join(FORMATS)}"
+        raise CommandError(f"{option}: got {str(path)!r}, allowed: {allowed}", EXIT_USAGE)
+    check_place(option, path)
+
+
+def existing_model(text: str, *, or_config: bool = False) -> Path:
     """The directory of a shipped model's name, else the path itself, if anything is there.
+
+    Args:
+        text: what was given.
+        or_config: whether a bare ``config.json`` will do too, for the message.
 
     Raises:
         CommandError: nothing is; a name such as ``org/name`` on a model hub gets the way to a directory.
@@ -98,12 +119,37 @@ def existing_model(text: str) -> Path:
     if os.path.exists(path):
         return path
     shipped = "".join(f" or {name!r}, which is shipped" for name in shipped_models())
-    message = f"no model at {text}: a model is a checkpoint directory here{shipped}"
-    if HUB_NAME.fullmatch(text):
+    config = " or its config.json" if or_config else ""
+    message = f"no model at {text}: a model is a checkpoint directory here{config}{shipped}"
+    if HUB_NAME.fullmatch(text) and not text.endswith(".json"):
         message += (
             f"; to use one of a hub, download it first: hf download {text} --local-dir {Path(text).name}"
         )
     raise CommandError(message, EXIT_USAGE)
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+def numbers(
+    option: str, text: str, kind: Callable[[str], _Number], fits: Callable[[_Number], bool], allowed: str
+) -> list[_Number]:
+    """The numbers of an option, separated by commas.
+
+    Args:
+        option: its name.
+        text: what was given.
+        kind: ``int`` or ``float``.
+        fits: whether a number is allowed.
+        allowed: that, for the message.
+    """
+    try:
+        found = [kind(item) for item in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(map(fits, found)):
+        raise CommandError(f"{option}: got {text!r}, allowed: {allowed}", EXIT_USAGE)
+    return found
 
 
 def note_of_threads(count: int | None) -> None:

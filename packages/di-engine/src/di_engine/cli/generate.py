@@ -24,6 +24,7 @@ from di_engine.cli.demo import note_of
 from di_engine.cli.interruption import raise_from_now_on
 from di_engine.cli.results import describe_end, write_piece, write_results, write_summary
 from di_engine.cli.streams import write_error
+from di_engine.cli.usage import option_errors
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -249,9 +250,9 @@ def command(
     sampling = _sampling_options(context.params)
     # --seed is that of sampling: with it, or without it, the engine's own seed has no work left.
     engine_options = _given(context.params, EngineConfig, leave_out=("model", "seed"))
-    with user_errors(EXIT_USAGE):
+    with option_errors(context, EXIT_USAGE):
         EngineConfig.from_dict({"model": directory, **engine_options})
-    lines = _read_prompts(prompt, prompt_file, sampling)
+    lines = _read_prompts(context, prompt, prompt_file, sampling)
     note = note_of(directory)
     if note is not None and not quiet:
         write_error(f"note: {note}\n")
@@ -260,8 +261,8 @@ def command(
     if all(line.error is not None for line in lines):  # not worth a load
         return 0 if write_results(lines, {}, as_json) else EXIT_FAILURE
     summarize = not (as_json or quiet)
-    with _open(directory, engine_options) as llm:
-        _check_vocabulary(llm, sampling)
+    with _open(context, directory, engine_options) as llm:
+        _check_vocabulary(context, llm, sampling)
         if not as_json and sys.stdout.isatty() and _may_stream(lines):
             return _stream(llm, lines[0], summarize)
         start = time.monotonic()
@@ -345,7 +346,9 @@ def _number(option: str, text: str, kind: Callable[[str], _Number], given: str, 
         raise CommandError(f"{option}: got {shown(given)}, allowed: {allowed}", EXIT_USAGE) from None
 
 
-def _read_prompts(texts: list[str] | None, file: Path | None, sampling: dict[str, Any]) -> list[PromptLine]:
+def _read_prompts(
+    context: typer.Context, texts: list[str] | None, file: Path | None, sampling: dict[str, Any]
+) -> list[PromptLine]:
     from di_engine.cli.prompts import from_file, from_texts
 
     if texts and file is not None:
@@ -356,7 +359,7 @@ def _read_prompts(texts: list[str] | None, file: Path | None, sampling: dict[str
                 "no prompt: give --prompt, --prompt-file, or text on standard input", EXIT_USAGE
             )
         texts = [_read_stdin()]
-    with user_errors(EXIT_USAGE):
+    with option_errors(context, EXIT_USAGE):
         return from_texts(texts or [], sampling) if file is None else from_file(file, sampling)
 
 
@@ -369,19 +372,19 @@ def _read_stdin() -> str:
             raise CommandError(f"standard input: {error}", EXIT_USAGE) from error
 
 
-def _open(directory: Path, options: dict[str, Any]) -> LLM:
+def _open(context: typer.Context, directory: Path, options: dict[str, Any]) -> LLM:
     from di_engine import LLM
 
     raise_from_now_on()  # loading may write a file of packed weights
-    with user_errors():
+    with option_errors(context):
         return LLM(directory, **options)
 
 
-def _check_vocabulary(llm: LLM, sampling: dict[str, Any]) -> None:
+def _check_vocabulary(context: typer.Context, llm: LLM, sampling: dict[str, Any]) -> None:
     """Token ids in options that the model does not have are the command line's fault, not that of each prompt."""
     from di_spec import SamplingParams
 
-    with user_errors(EXIT_USAGE):
+    with option_errors(context, EXIT_USAGE):
         SamplingParams.from_dict(sampling).validate_for(llm.engine.model_config.text.vocab_size)
 
 

@@ -16,8 +16,8 @@ from di_engine.cli.common import (
     plain,
     print_json,
     print_table,
-    user_errors,
 )
+from di_engine.cli.usage import option_errors
 
 if TYPE_CHECKING:
     from di_cache import Region
@@ -56,6 +56,7 @@ DIMENSIONS = (
 
 
 def command(
+    context: typer.Context,
     path: Annotated[
         str, typer.Argument(help="Checkpoint directory, a config.json, or the name of a shipped model.")
     ],
@@ -82,9 +83,9 @@ def command(
 
     if numerics not in {n.value for n in Numerics}:
         raise CommandError(f"--numerics: got {numerics!r}, allowed: release or float32", EXIT_USAGE)
-    with user_errors():
+    with option_errors(context):
         found = inspect_model(
-            existing_model(path),
+            existing_model(path, or_config=True),
             listing=tensors,
             tokens=tokens or (),
             numerics=Numerics(numerics),

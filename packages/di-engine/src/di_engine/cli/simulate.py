@@ -10,23 +10,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from di_kernels.errors import shown
 from rich.table import Table
 
 from di_engine.cli.common import (
     EXIT_USAGE,
     CommandError,
+    check_picture,
+    numbers,
     print_json,
     print_table,
     stdout_console,
     user_errors,
 )
 from di_engine.cli.interruption import raise_from_now_on
+from di_engine.cli.usage import option_errors
 
 if TYPE_CHECKING:
     from di_engine.simulator import SimulationConfig, Summary, Times, Trace
     from di_engine.simulator.study import StudyConfig, StudyPoint
+    from di_engine.simulator.synthetic import Lengths
 
-EXAMPLE = "Example: di simulate --requests 5000 --rate 20 --users 4 --plot times.svg"
+EXAMPLE = "Example: di simulate --requests 5000 --rate 40 --users 4 --plot times.svg"
 
 
 def _option(help_text: str, *names: str, least: float | None = None, most: float | None = None) -> Any:
@@ -34,6 +39,7 @@ def _option(help_text: str, *names: str, least: float | None = None, most: float
 
 
 def command(
+    context: typer.Context,
     trace: Annotated[
         Path | None,
         _option(
@@ -97,20 +103,20 @@ def command(
         StepCurve,
         StepRule,
         SyntheticTrace,
-        parse_lengths,
         read_curve,
         read_trace,
     )
     from di_engine.simulator.study import StudyConfig
 
     raise_from_now_on()
-    with user_errors(EXIT_USAGE):
+    _check_together(context.params)
+    with option_errors(context, EXIT_USAGE):
         synthetic = SyntheticTrace(
             requests=requests,
             rate=rate,
             burst=burst,
-            prompt=parse_lengths(prompt),
-            output=parse_lengths(output),
+            prompt=_lengths("--prompt", prompt),
+            output=_lengths("--output", output),
             users=users,
             classes=_numbers("--classes", classes),
             seed=seed,
@@ -145,6 +151,18 @@ def command(
         _study(study, plot, as_json)
     else:
         _serve(served, simulation, plot, as_json)
+
+
+def _check_together(options: dict[str, Any]) -> None:
+    """What is told in the words of options, before anything is computed."""
+    if options["plot"] is not None:
+        check_picture("--plot", options["plot"])
+    seqs, rows = options["max_num_seqs"], options["max_num_batched_tokens"]
+    if rows < seqs:
+        allowed = f"at least --max-num-seqs ({seqs}), a row for each request"
+        raise CommandError(f"--max-num-batched-tokens: got {rows}, allowed: {allowed}", EXIT_USAGE)
+    if options["asynchronous"] and options["rule"] == "reference":
+        raise CommandError("--asynchronous: not allowed together with --rule reference", EXIT_USAGE)
 
 
 def _serve(trace: Trace, config: SimulationConfig, plot: Path | None, as_json: bool) -> None:
@@ -187,7 +205,7 @@ def _study(config: StudyConfig, plot: Path | None, as_json: bool) -> None:
 
 @contextmanager
 def _plot_errors() -> Iterator[None]:
-    """What --plot may meet: no matplotlib, a file ending that it does not know, a file that cannot be written."""
+    """What --plot may meet: no matplotlib, a file that cannot be written."""
     from di_engine.simulator import PlotUnavailableError
 
     try:
@@ -208,11 +226,21 @@ def _choice(option: str, kind: type[_Choice], text: str) -> _Choice:
     raise CommandError(f"{option}: got {text!r}, allowed: {allowed}", EXIT_USAGE)
 
 
-def _numbers(option: str, text: str) -> tuple[float, ...]:
+def _lengths(option: str, text: str) -> Lengths:
+    """Of prompts or of outputs; the error says which."""
+    from di_engine.simulator import SimulationConfigError, parse_lengths
+
     try:
-        return tuple(float(item) for item in text.split(","))
-    except ValueError:
-        raise CommandError(f"{option}: got {text!r}, allowed: numbers such as 1,2.5", EXIT_USAGE) from None
+        return parse_lengths(text)
+    except SimulationConfigError as error:
+        what = "" if error.field == "lengths" else f"{error.field}: "
+        text = f"{option}: {what}got {shown(error.value)}, allowed: {error.allowed}"
+        raise CommandError(text, EXIT_USAGE) from error
+
+
+def _numbers(option: str, text: str) -> tuple[float, ...]:
+    """Any numbers: what takes them checks their bounds."""
+    return tuple(numbers(option, text, float, lambda number: True, "numbers such as 1,2.5"))
 
 
 def _summary_table(summary: Summary) -> Table:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from di_model.numerics import Numerics
 from di_model.parts import ALL_PARTS, EntrySelection, Parts
@@ -111,6 +112,7 @@ def evaluate(
     *,
     whole_texts: bool = True,
     num_threads: int | None = None,
+    instruction_set: str | None = None,
     report: Report = lambda what, tokens: None,
 ) -> Evaluation:
     """Score a checkpoint directory.
@@ -120,24 +122,27 @@ def evaluate(
         data: what to score it on.
         whole_texts: False: of the texts only the pieces on which variants are compared.
         num_threads: of the kernels; results do not depend on it.
+        instruction_set: of the kernels, for the whole process; None: as it is. Results do not depend on it, but for
+            amx, which has bits of its own.
         report: told of progress.
 
     Raises:
-        EngineConfigError: the model has fewer positions than a context has tokens.
+        EngineConfigError: the model has fewer positions than a context has tokens, or a setting is not allowed.
         FileNotFoundError, ValueError: see :func:`~di_engine.loading.load_model`.
         EvaluationError: the engine refused a prompt.
     """
     start = time.monotonic()
+    kernels = {"num_threads": num_threads, "instruction_set": instruction_set}
     texts: tuple[TextComparison, ...] = ()
     variants = []
     for variant in VARIANTS:
         whole = variant.parts == ALL_PARTS and whole_texts
-        with _open(model, variant.parts, Numerics.RELEASE, num_threads) as llm:
+        with _open(model, variant.parts, Numerics.RELEASE, kernels) as llm:
             pieces, scores = _score(llm, variant.name, data, None if whole else COMPARED_PIECES, report)
         variants.append(scores)
         if variant.parts == ALL_PARTS:
             texts = tuple(map(_compare, data.texts, pieces))
-    with _open(model, ALL_PARTS, Numerics.FLOAT32, num_threads) as llm:
+    with _open(model, ALL_PARTS, Numerics.FLOAT32, kernels) as llm:
         float32 = compared_bits_per_byte(llm, data, lambda tokens: report("float32", tokens))
     formats = FormatCost(variants[0].bits_per_byte, float32, _recorded_loss(model))
     return Evaluation(model, CONTEXT, texts, tuple(variants), formats, time.monotonic() - start)
@@ -178,13 +183,13 @@ def _compare(text: HeldOutText, pieces: Sequence[PieceScore]) -> TextComparison:
 
 
 @contextmanager
-def _open(model: Path, parts: Parts, numerics: Numerics, num_threads: int | None) -> Iterator[LLM]:
+def _open(model: Path, parts: Parts, numerics: Numerics, kernels: Mapping[str, Any]) -> Iterator[LLM]:
     settings = {
         "numerics": numerics,
         "max_model_len": CONTEXT,
         "max_num_seqs": MAX_NUM_SEQS,
         "load_draft": False,
-        "num_threads": num_threads,
+        **kernels,
     }
     loaded = load_model(EngineConfig.from_dict({"model": model, **settings}), parts=parts)
     with LLM(model, loaded=loaded, **settings) as llm:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
+FORMATS = (".svg", ".png", ".pdf")
+"""Endings of pictures."""
 COLORS = {Contender.REFERENCE: "#c1440e", Contender.HOMOGENEOUS: "#3b6ea5", Contender.MIXED: "#2e8b57"}
 MARKS = {Contender.REFERENCE: "s", Contender.HOMOGENEOUS: "^", Contender.MIXED: "o"}
 
@@ -25,8 +27,8 @@ MARKS = {Contender.REFERENCE: "s", Contender.HOMOGENEOUS: "^", Contender.MIXED: 
 def plot_study(points: Sequence[StudyPoint], path: Path) -> None:
     """Times over request rates, one line a contender, one row of panels a number of ranks.
 
-    The ending of ``path`` chooses the format (svg, png, pdf). Raises :class:`PlotUnavailableError` without matplotlib,
-    and ValueError for a format that it does not know.
+    The ending of ``path`` chooses the format (:data:`FORMATS`). Raises :class:`PlotUnavailableError` without
+    matplotlib, and ValueError for a format that it does not know.
     """
     panels: tuple[tuple[str, Callable[[StudyPoint], float]], ...] = (
         ("first token, mean", lambda point: _of(point.summary.time_to_first_token).mean),

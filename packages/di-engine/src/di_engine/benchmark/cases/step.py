@@ -12,6 +12,7 @@ from di_kernels.ops.formats import EntryFormat, encode_records
 from di_kernels.ops.hyper import (
     HyperConstants,
     HyperEntryWeights,
+    HyperMixes,
     hyper_enter,
     hyper_mixes,
     hyper_post,
@@ -31,6 +32,8 @@ ROWS = (1, 16)
 MEMBERS = 4
 HIDDEN, STREAMS, HEADS, DIM = TEXT["hidden_size"], 4, TEXT["num_attention_heads"], TEXT["head_dim"]
 EXPERTS, TOP_K = TEXT["n_routed_experts"], TEXT["num_experts_per_tok"]
+MIXES = STREAMS * (STREAMS + 2)
+CONSTANTS = HyperConstants(1e-20, 1e-6, 20)
 ENGRAM_DIM = TEXT["engram_head_dim"]
 ENGRAM_COLUMNS = (TEXT["engram_max_ngram_size"] - 1) * TEXT["engram_n_heads"]
 TABLE_ROWS = 1 << 19
@@ -41,7 +44,8 @@ Made = tuple[Sequence[Callable[[], object]], Sequence[tuple[Tensor, ...]]]
 
 
 def step_cases() -> Iterator[Recipe]:
-    """Recipes of the cases. Bytes are those of all inputs: here activations are what an operation reads."""
+    """Recipes of the cases. Bytes are those of all inputs, here also activations; of tables those of the rows that an
+    operation reads."""
     makers: tuple[tuple[str, Callable[[RandomBytes, int], Made]], ...] = (
         ("rms_norm", _norm),
         ("rope of queries", _rope),
@@ -84,67 +88,74 @@ def _rope(random: RandomBytes, rows: int) -> Made:
     table = rope_table(rope_frequencies(TEXT["qk_rope_head_dim"], 1e4), 1024)
     positions = torch.arange(rows, dtype=torch.int32)
     inputs = [random.values(rows, HEADS, DIM) for _ in range(MEMBERS)]
-    return [partial(apply_rope, x, positions, table) for x in inputs], [(x,) for x in inputs]
+    return (
+        [partial(apply_rope, x, positions, table) for x in inputs],
+        [(x, positions, table[:rows]) for x in inputs],
+    )
 
 
 def _mixes(random: RandomBytes, rows: int) -> Made:
-    count = STREAMS * (STREAMS + 2)
     stream = random.values(rows, STREAMS, HIDDEN)
-    base, scale = random.values(count, dtype=torch.float32), torch.ones(3)
-    constants = HyperConstants(1e-20, 1e-6, 20)
+    base, scale = _base_and_scale(random)
     matrices = _projections(random)
     return (
-        [partial(hyper_mixes, stream, fn, base, scale, constants) for fn in matrices],
-        [(fn,) for fn in matrices],
+        [partial(hyper_mixes, stream, fn, base, scale, CONSTANTS) for fn in matrices],
+        [(fn, stream, base, scale) for fn in matrices],
     )
 
 
 def _enter(random: RandomBytes, rows: int) -> Made:
-    count = STREAMS * (STREAMS + 2)
     stream, pre = random.values(rows, STREAMS, HIDDEN), random.values(rows, STREAMS, dtype=torch.float32)
-    base, scale, norm = random.values(count, dtype=torch.float32), torch.ones(3), random.values(HIDDEN)
-    constants = HyperConstants(1e-20, 1e-6, 20)
-    entries = [HyperEntryWeights(fn, base, scale, norm) for fn in _projections(random)]
+    base, scale = _base_and_scale(random)
+    norm = random.values(HIDDEN)
+    matrices = _projections(random)
+    entries = [HyperEntryWeights(fn, base, scale, norm) for fn in matrices]
     return (
-        [partial(hyper_enter, stream, pre, weights, constants, quantize=True) for weights in entries],
-        [(weights.fn,) for weights in entries],
+        [partial(hyper_enter, stream, pre, weights, CONSTANTS, quantize=True) for weights in entries],
+        [(fn, stream, pre, base, scale, norm) for fn in matrices],
     )
+
+
+def _base_and_scale(random: RandomBytes) -> tuple[Tensor, Tensor]:
+    return random.values(MIXES, dtype=torch.float32), torch.ones(3)
 
 
 def _projections(random: RandomBytes) -> list[Tensor]:
     """126 MB of them: each layer has two of its own."""
-    shape = (STREAMS * (STREAMS + 2), STREAMS * HIDDEN)
+    shape = (MIXES, STREAMS * HIDDEN)
     first = random.values(*shape, std=shape[1] ** -0.5, dtype=torch.float32)
     return [first, *(first.clone() for _ in range(63))]
 
 
 def _combine(random: RandomBytes, rows: int) -> Made:
-    count = STREAMS * (STREAMS + 2)
-    fn = random.values(count, STREAMS * HIDDEN, std=0.01, dtype=torch.float32)
-    streams = [random.values(rows, STREAMS, HIDDEN) for _ in range(MEMBERS)]
+    streams, mixes = _streams_and_mixes(random, rows)
     shared, routed = random.values(rows, HIDDEN), random.values(rows, TOP_K, HIDDEN)
-    base = random.values(count, dtype=torch.float32)
-    mixes = hyper_mixes(streams[0], fn, base, torch.ones(3), HyperConstants(1e-20, 1e-6, 20))
     return (
         [partial(hyper_post_combined, stream, shared, routed, mixes) for stream in streams],
-        [(stream, shared, routed) for stream in streams],
+        [(stream, shared, routed, mixes.post, mixes.comb) for stream in streams],
     )
 
 
 def _post(random: RandomBytes, rows: int) -> Made:
-    count = STREAMS * (STREAMS + 2)
-    fn = random.values(count, STREAMS * HIDDEN, std=0.01, dtype=torch.float32)
-    streams = [random.values(rows, STREAMS, HIDDEN) for _ in range(MEMBERS)]
+    streams, mixes = _streams_and_mixes(random, rows)
     y = random.values(rows, HIDDEN)
-    base = random.values(count, dtype=torch.float32)
-    mixes = hyper_mixes(streams[0], fn, base, torch.ones(3), HyperConstants(1e-20, 1e-6, 20))
-    return [partial(hyper_post, stream, y, mixes) for stream in streams], [(stream, y) for stream in streams]
+    return (
+        [partial(hyper_post, stream, y, mixes) for stream in streams],
+        [(stream, y, mixes.post, mixes.comb) for stream in streams],
+    )
+
+
+def _streams_and_mixes(random: RandomBytes, rows: int) -> tuple[list[Tensor], HyperMixes]:
+    """Trunks, and coefficients that all of them are mixed by."""
+    fn = random.values(MIXES, STREAMS * HIDDEN, std=0.01, dtype=torch.float32)
+    streams = [random.values(rows, STREAMS, HIDDEN) for _ in range(MEMBERS)]
+    return streams, hyper_mixes(streams[0], fn, *_base_and_scale(random), CONSTANTS)
 
 
 def _route(random: RandomBytes, rows: int) -> Made:
     bias = random.values(EXPERTS, dtype=torch.float32)
     logits = [random.values(rows, EXPERTS, dtype=torch.float32) for _ in range(MEMBERS)]
-    return [partial(route, x, bias, TOP_K, 2.5) for x in logits], [(x,) for x in logits]
+    return [partial(route, x, bias, TOP_K, 2.5) for x in logits], [(x, bias) for x in logits]
 
 
 def _records(random: RandomBytes, rows: int) -> Made:
@@ -162,7 +173,7 @@ def _gather(random: RandomBytes, rows: int) -> Made:
     shape = (rows, ENGRAM_COLUMNS)
     ids = [torch.randint(0, TABLE_ROWS, shape, generator=generator) for _ in range(256)]
     # Rows lie anywhere; the ceiling is a plain read of as many bytes.
-    read = [(table.data[: each.numel()], table.scale[: each.numel()]) for each in ids[:MEMBERS]]
+    read = [(table.data[: each.numel()], table.scale[: each.numel()], each) for each in ids[:MEMBERS]]
     return [partial(engram_gather, each, table, torch.bfloat16) for each in ids], read
 
 
@@ -173,7 +184,7 @@ def _inject(random: RandomBytes, rows: int) -> Made:
     active = torch.ones(rows, dtype=torch.bool)
     return (
         [partial(engram_inject, stream, kv, q, k, 1e-20, active) for stream in streams],
-        [(stream, kv) for stream in streams],
+        [(stream, kv, q, k, active) for stream in streams],
     )
 
 
@@ -181,4 +192,4 @@ def _embed(random: RandomBytes, rows: int) -> Made:
     table = random.values(16384, HIDDEN)
     generator = torch.Generator().manual_seed(0)
     ids = [torch.randint(0, len(table), (rows,), generator=generator, dtype=torch.int32) for _ in range(64)]
-    return [partial(embed, each, table, torch.bfloat16) for each in ids], [(table[:rows],)]
+    return [partial(embed, each, table, torch.bfloat16) for each in ids], [(table[:rows], ids[0])]
