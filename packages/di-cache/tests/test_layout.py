@@ -170,6 +170,21 @@ def test_regions_tile_their_unit(spec: CacheSpec) -> None:
         ({"max_draft_tokens": -1}, "max_draft_tokens is -1; allowed: 0 or more"),
         ({"num_producer_layers": 6}, "num_producer_layers is 6; allowed: 0 to 5"),
         ({"num_producer_layers": -1}, "num_producer_layers is -1; allowed: 0 to 5"),
+        ({"head_dim": None}, "head_dim is None; allowed: an integer, 1 or more"),
+        ({"index_head_dim": "a"}, "index_head_dim is 'a'; allowed: an integer, 1 or more"),
+        ({"window": 1.5}, "window is 1.5; allowed: an integer, 1 or more"),
+        ({"block_size": True}, "block_size is True; allowed: an integer, 2 or more"),
+        ({"max_draft_tokens": 1.5}, "max_draft_tokens is 1.5; allowed: an integer, 0 or more"),
+        ({"num_producer_layers": "a"}, "num_producer_layers is 'a'; allowed: 0 to 5"),
+        ({"num_producer_layers": 1.5}, "num_producer_layers is 1.5; allowed: 0 to 5"),
+        ({"numerics": "release"}, "numerics is 'release'; allowed: a value of type CacheNumerics"),
+        ({"fp4_kv": 1}, "fp4_kv is 1; allowed: a value of type bool"),
+        ({"layers": (1,)}, r"layers\[0\] is 1; allowed: a value of type LayerCacheSpec"),
+        ({"layers": 5}, "layers is 5; allowed: a value of type tuple"),
+        ({"layers": (LayerCacheSpec("a", 0, False, False),)}, r"layers\[0\].layer is 'a'; allowed: 0"),  # type: ignore[arg-type]
+        ({"layers": (LayerCacheSpec(0, 1.0, True, True),)}, r"layers\[0\].ratio is 1.0; allowed: 0, 1"),  # type: ignore[arg-type]
+        ({"layers": (LayerCacheSpec(0, 1, "no", True),)}, r"layers\[0\].owns_kv is 'no'; allowed: a"),  # type: ignore[arg-type]
+        ({"layers": (LayerCacheSpec(0, 1, True, None),)}, r"layers\[0\].owns_index is None; allowed: a"),  # type: ignore[arg-type]
         ({"layers": ()}, "number of layers is 0; allowed: 1 or more"),
         ({"layers": (LayerCacheSpec(1, 0, False, False),)}, r"layers\[0\].layer is 1; allowed: 0"),
         ({"layers": (LayerCacheSpec(0, 4, True, True),)}, r"layers\[0\].ratio is 4; allowed: 0, 1, 2"),
@@ -191,7 +206,7 @@ def test_float32_takes_any_head_size(small_spec: CacheSpec) -> None:
     assert entries.record_bytes == 20
 
 
-@pytest.mark.parametrize("tokens, sequences", [(-1, 1), (1, 0)])
-def test_memory_for_refuses_negative_loads(released: CacheLayout, tokens: int, sequences: int) -> None:
+@pytest.mark.parametrize("tokens, sequences", [(-1, 1), (1, 0), (1.5, 1), (1, "a")])
+def test_memory_for_refuses_what_is_no_load(released: CacheLayout, tokens: int, sequences: int) -> None:
     with pytest.raises(CacheConfigError, match="allowed"):
         released.memory_for(tokens, sequences)

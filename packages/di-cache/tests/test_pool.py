@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from di_cache import CacheConfigError, CacheLayout, CacheLayoutError, CacheNumerics, CachePool, CacheSpec
+from di_kernels.testing import torch_default
 from torch import Tensor
 
 
@@ -148,9 +149,12 @@ def test_layers_without_a_region_are_named(released: CacheLayout) -> None:
         (pool.compress_ring, 20, "layer 20 owns no compression ring"),
         (pool.window_ring, 43, "layer is 43; allowed: 0 to 42"),
         (pool.window_ring, -1, "layer is -1; allowed: 0 to 42"),
+        (pool.window_ring, "a", "layer is 'a'; allowed: 0 to 42"),
+        (pool.entries, None, "layer is None; allowed: 0 to 42"),
+        (pool.index_scales, 0.0, "layer is 0.0; allowed: 0 to 42"),
     ):
         with pytest.raises(CacheLayoutError, match=message):
-            read(layer)
+            read(layer)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("blocks, slots, field", [(1, 2, "num_blocks"), (2, 1, "num_slots")])
@@ -165,6 +169,31 @@ def test_pools_need_more_than_the_null_unit(
 def test_units_are_counted_by_integers(small_spec: CacheSpec, count: object) -> None:
     with pytest.raises(CacheConfigError, match=r"num_slots is .*; allowed: an integer from 2"):
         CachePool(CacheLayout.from_spec(small_spec), 2, count)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("device", ["x", "", None, 1.5, "cpu:a"])
+def test_what_is_no_device_is_refused(small_spec: CacheSpec, device: str) -> None:
+    with pytest.raises(CacheConfigError, match=r"^device is .*; allowed: a device of torch"):
+        CachePool(CacheLayout.from_spec(small_spec), 2, 2, device=device)
+
+
+def test_what_is_no_layout_is_refused(small_spec: CacheSpec) -> None:
+    for wrong in (None, small_spec, "x"):
+        with pytest.raises(TypeError, match=r"^layout is .*; it must be of type CacheLayout$"):
+            CachePool(wrong, 2, 2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("default", [torch.float64, torch.device("meta")], ids=str)
+def test_a_pool_does_not_depend_on_the_defaults_of_torch(small_spec: CacheSpec, default) -> None:
+    spec = dataclasses.replace(small_spec, numerics=CacheNumerics.FLOAT32)
+    with torch_default(default):
+        pool = CachePool(CacheLayout.from_spec(spec), 3, 2, poison=True)
+        pool.copy_blocks([(1, 2)])
+        views = list(all_views(pool))
+    for view in (pool.blocks, pool.slots, *views):
+        assert view.device.type == "cpu"
+    assert {view.dtype for view in views} == {torch.float32}
+    assert bool(pool.blocks.all())
 
 
 def test_a_pool_is_not_copied(small_spec: CacheSpec) -> None:
@@ -182,3 +211,41 @@ def test_copies_follow_each_other(released: CacheLayout) -> None:
             rows[row] = row
         copied([(1, 2), (2, 4)])
         assert [row.unique().tolist() for row in rows] == [[0], [1], [1], [3], [1]]
+
+
+@pytest.mark.parametrize("pair", [(-1, 0), (0, -1), (9, 0), (0, 5), (2**70, 0)])
+def test_a_copy_stays_within_the_pool(small_spec: CacheSpec, pair: tuple[int, int]) -> None:
+    """Nothing is copied, neither what stands before it."""
+    pool = CachePool(CacheLayout.from_spec(small_spec), num_blocks=5, num_slots=5)
+    for rows, copied, unit in (
+        (pool.blocks, pool.copy_blocks, "block"),
+        (pool.slots, pool.copy_slots, "slot"),
+    ):
+        for row in range(5):
+            rows[row] = row
+        with pytest.raises(IndexError, match=rf"^{unit} of pairs\[1\] is -?\d+; allowed: 0 to 4$"):
+            copied([(1, 2), pair])
+        assert [row.unique().tolist() for row in rows] == [[0], [1], [2], [3], [4]]
+
+
+def test_what_is_no_pair_is_refused(small_spec: CacheSpec) -> None:
+    pool = CachePool(CacheLayout.from_spec(small_spec), num_blocks=5, num_slots=5)
+    for wrong in (3, (1,), (1, 2, 3), "ab", None):
+        with pytest.raises(TypeError, match=r"^pairs\[0\] is .*; it must be two blocks, from and to$"):
+            pool.copy_blocks([wrong])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"^slot of pairs\[0\] is 1.5; it must be of type int$"):
+        pool.copy_slots([(0, 1.5)])  # type: ignore[list-item]
+
+
+def test_only_units_of_the_pool_are_poisoned(small_spec: CacheSpec) -> None:
+    pool = CachePool(CacheLayout.from_spec(small_spec), num_blocks=4, num_slots=3)
+    pool.blocks.zero_()
+    pool.slots.zero_()
+    for numbers in ([1, -1], [4]):
+        with pytest.raises(IndexError, match=r"^blocks spans -?\d\.\.\d; allowed: 0 to 3$"):
+            pool.poison_blocks(torch.tensor(numbers))
+    with pytest.raises(TypeError, match=r"^slots is \[1\]; it must be of type Tensor$"):
+        pool.poison_slots([1])  # type: ignore[arg-type]
+    assert not pool.blocks.any()
+    pool.poison_blocks(torch.empty(0, dtype=torch.int64))
+    assert not pool.blocks.any()

@@ -17,6 +17,7 @@ from di_cache import (
     window_read_cells,
     window_read_plan,
 )
+from di_kernels.testing import torch_default
 from torch import Tensor
 
 RING = 134
@@ -261,3 +262,29 @@ def test_bad_arguments_are_named() -> None:
         window_history_cells(rows, 8, 9, torch.tensor([0, 0]))
     with pytest.raises(SlotMapError, match=r"width is 5; allowed: at most cells \(4\)"):
         ring_cells(torch.tensor([0]), torch.tensor([9]), 5, 4)
+
+
+@pytest.mark.parametrize("default", [torch.float64, torch.device("meta")], ids=str)
+def test_maps_do_not_depend_on_the_defaults_of_torch(default: torch.dtype | torch.device) -> None:
+    numbers = [torch.tensor(values) for values in ([3, 0], [4, 2], [1, 2], [[1, 2], [3, 0]])]
+
+    def maps() -> list[Tensor]:
+        rows = StepRows.from_sequences(*numbers, block_size=4)
+        stored, entries = ring_store_plan(rows, 7), compressed_store_plan(rows, 2)
+        partners, read = compress_partner_plan(rows, 7), window_read_plan(rows, 3, 7)
+        return [
+            *(rows.row_start, rows.sequence, rows.positions, stored.flat, entries.flat),
+            *(partners.row, partners.partner_row, partners.cell, read.row, read.cell),
+            window_history_cells(rows, 3, 7),
+            window_read_cells(rows.positions, 3, 7),
+            draft_store_cells(numbers[0], 2, 7),
+            draft_read_cells(numbers[0], 3, 2, 7),
+            visible_entries(rows.positions, 2),
+            entry_slots(numbers[3], torch.tensor([[0, -1], [1, 0]], device="cpu"), 2, 4).flat,
+        ]
+
+    expected = maps()
+    with torch_default(default):
+        actual = maps()
+    for got, wanted in zip(actual, expected, strict=True):
+        assert torch.equal(got, wanted)

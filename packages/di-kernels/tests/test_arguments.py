@@ -6,148 +6,31 @@ A wrong rank or element type is never broadcast or converted.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from di_kernels import _native
+from di_kernels.cpu.arrays import empty
 from di_kernels.cpu.linear import matrix
-from di_kernels.ops.attention import EntryKeys, WindowKeys, gathered_attention, sparse_attention
-from di_kernels.ops.compress import PairRows, compress_pairs
-from di_kernels.ops.embedding import embed
-from di_kernels.ops.engram import (
-    EngramHash,
-    EngramTable,
-    engram_gather,
-    engram_hash,
-    engram_inject,
-    engram_windows,
-)
-from di_kernels.ops.formats import EntryFormat, decode, decode_records, encode, encode_records, round_trip
-from di_kernels.ops.hyper import (
-    HyperConstants,
-    HyperMixes,
-    hyper_coefficients,
-    hyper_mixes,
-    hyper_post,
-    hyper_pre,
-    stream_mean,
-)
-from di_kernels.ops.indexer import IndexPages, candidate_blocks, candidate_entries, index_scores
+from di_kernels.ops.attention import EntryKeys, WindowKeys, gathered_attention
+from di_kernels.ops.cache import KeyPages, KeyTransform, key_records
+from di_kernels.ops.compress import PairRows
+from di_kernels.ops.engram import EngramHash, EngramTable, engram_hash
+from di_kernels.ops.formats import EntryFormat
+from di_kernels.ops.hyper import HyperConstants, HyperEntryWeights, HyperMixes, hyper_enter
+from di_kernels.ops.indexer import IndexPages
 from di_kernels.ops.linear import LinearWeight, grouped_linear, linear
-from di_kernels.ops.moe import ExpertWeights, combine, experts, route
+from di_kernels.ops.moe import ExpertWeights, experts
 from di_kernels.ops.norm import rms_norm
-from di_kernels.ops.rope import apply_rope, rope_rows, rope_table
-from di_kernels.ops.sampling import (
-    DrawPurpose,
-    all_finite,
-    apply_bias,
-    apply_bitmask,
-    apply_penalties,
-    argmax,
-    choose,
-    describe_tokens,
-    log_softmax,
-    pack_parameters,
-    philox,
-    sample,
-)
-from di_kernels.ops.topk import topk_indices
+from di_kernels.ops.rope import apply_rope, rope_frequencies
 from di_kernels.packing import pack
+from di_kernels.plan import step_rows
 from torch import Tensor
 
-F32, PLAIN = torch.float32, EntryFormat.FLOAT32
+from .calls import BANK, CALLS, EVERYTHING, F32, MIX, PLAIN, VECTORS, f, i, weight, wide
 
-
-def f(*shape: int) -> Tensor:
-    return torch.zeros(shape)
-
-
-def i(*shape: int) -> Tensor:
-    return torch.zeros(shape, dtype=torch.int32)
-
-
-def wide(*shape: int) -> Tensor:
-    return torch.ones(shape, dtype=torch.int64)
-
-
-def weight(n: int, k: int) -> LinearWeight:
-    return LinearWeight.dense(f(n, k))
-
-
-def run_experts(x: Tensor, ids: Tensor, weights: Tensor, bank: ExpertWeights) -> Tensor:
-    return experts(x, ids, weights, bank, 10.0, quantize_input=False)
-
-
-BANK = ExpertWeights((weight(4, 8),), (weight(4, 8),), (weight(8, 4),))
-
-
-MIX = HyperConstants(1e-20, 1e-6, 2)
-WINDOW = WindowKeys(f(2, 5, 8), f(3, 8), PLAIN, i(3), i(3), i(3), i(3), i(3) + 1, 4)
-ENTRIES = EntryKeys(f(2, 4, 8), PLAIN, i(1, 2), i(3), i(3, 2))
-PACKED = pack_parameters(f(3).double(), wide(3), f(3).double() + 1, f(3).double(), wide(3))
-CALLS: dict[str, tuple[Callable[..., object], list[Any]]] = {
-    "rms_norm": (rms_norm, [f(3, 8), f(8), 1e-6]),
-    "apply_rope": (apply_rope, [f(3, 2, 8), i(3), f(5, 4)]),
-    "linear": (linear, [f(3, 8), weight(4, 8)]),
-    "grouped_linear": (grouped_linear, [f(3, 2, 8), weight(4, 8), 2]),
-    "hyper_mixes": (hyper_mixes, [f(3, 2, 4), f(8, 8), f(8), f(3), MIX]),
-    "hyper_coefficients": (hyper_coefficients, [f(3, 8), f(8), f(3), MIX, 2]),
-    "hyper_pre": (hyper_pre, [f(3, 2, 4), f(3, 2)]),
-    "hyper_post": (hyper_post, [f(3, 2, 4), f(3, 4), HyperMixes(f(3, 2), f(3, 2), f(3, 2, 2))]),
-    "stream_mean": (stream_mean, [f(3, 2, 4)]),
-    "route": (route, [f(3, 4), f(4), 2, 1.5]),
-    "experts": (run_experts, [f(3, 8), i(3, 2), f(3, 2), BANK]),
-    "combine": (combine, [f(3, 8), f(3, 2, 8)]),
-    "embed": (embed, [i(3), f(5, 8), F32]),
-    "engram_windows": (engram_windows, [i(3, 3), i(9), 2]),
-    "engram_hash": (engram_hash, [wide(3, 3), EngramHash(wide(3), wide(2, 2), wide(4))]),
-    "engram_gather": (engram_gather, [wide(3, 4), EngramTable(f(9, 8)), F32]),
-    "engram_inject": (
-        engram_inject,
-        [f(3, 2, 4), f(3, 12), f(2, 4), f(2, 4), 1e-6, torch.ones(3, dtype=torch.bool)],
-    ),
-    "compress_pairs": (compress_pairs, [f(3, 2, 8), f(2, 3, 2, 8), PairRows(i(2), i(2), i(2), i(2)), F32]),
-    "topk_indices": (topk_indices, [f(3, 8), 2, i(3)]),
-    "index_scores": (
-        index_scores,
-        [f(3, 2, 8), f(3, 2), IndexPages(f(2, 4, 8), None, i(1, 2), i(3)), i(3), None],
-    ),
-    "candidate_blocks": (candidate_blocks, [f(3, 8), i(3), 2, 2]),
-    "candidate_entries": (candidate_entries, [i(3, 2), i(3), 2]),
-    "sparse_attention": (sparse_attention, [f(3, 2, 8), WINDOW, ENTRIES, f(2), 0.5]),
-    "gathered_attention": (gathered_attention, [f(3, 2, 8), f(6, 8), i(3, 4), f(2), 0.5]),
-    "decode": (decode, [i(3, 64).byte(), i(3, 2).byte(), EntryFormat.FP8]),
-    "rope_table": (rope_table, [f(2), 3]),
-    "rope_rows": (rope_rows, [f(2), i(3)]),
-    "philox": (philox, [wide(3), wide(3), DrawPurpose.FRESH, 2]),
-    "all_finite": (all_finite, [f(3, 8)]),
-    "argmax": (argmax, [f(3, 8)]),
-    "log_softmax": (log_softmax, [f(3, 8)]),
-    "apply_penalties": (
-        apply_penalties,
-        [f(1, 8), torch.tensor([0, 1]), wide(1), i(1), f(1) + 1, f(1), f(1)],
-    ),
-    "apply_bias": (apply_bias, [f(1, 8), torch.tensor([0, 1]), wide(1), f(1)]),
-    "sample": (
-        sample,
-        [f(1, 8), f(1).double(), wide(1), f(1).double() + 1, f(1).double(), wide(1), wide(1)],
-    ),
-    "choose": (choose, [f(3, 8), PACKED, wide(3), torch.tensor([2, 0, 1])]),
-    "describe_tokens": (describe_tokens, [f(3, 8), wide(3), 2]),
-    "apply_bitmask": (apply_bitmask, [f(3, 8), i(2, 1), torch.tensor([0, 2])]),
-}
-VECTORS: dict[str, tuple[Callable[..., object], list[Any]]] = {
-    "encode": (encode, [f(3, 64), EntryFormat.FP8]),
-    "round_trip": (round_trip, [f(3, 64), EntryFormat.MXFP4]),
-    "encode_records": (encode_records, [f(3, 64), EntryFormat.FP4]),
-    "encode_records-plain": (encode_records, [f(3, 64), PLAIN]),
-    "decode_records": (decode_records, [i(3, 33).byte(), EntryFormat.FP8]),
-    "decode_records-plain": (decode_records, [f(3, 64), PLAIN]),
-}
-"""Operations on vectors of any number of leading dimensions."""
 ARGUMENTS = [
     pytest.param(name, place, id=f"{name}-{place}")
     for name, (_, arguments) in CALLS.items()
@@ -167,9 +50,11 @@ HOLDERS = (
     ExpertWeights,
     HyperMixes,
     HyperConstants,
+    HyperEntryWeights,
+    KeyTransform,
+    KeyPages,
     EntryFormat,
 )
-EVERYTHING = CALLS | VECTORS
 CHECKED = [
     pytest.param(name, place, id=f"{name}-{place}")
     for name, (_, arguments) in EVERYTHING.items()
@@ -222,6 +107,8 @@ def test_a_number_is_no_vector(name: str) -> None:
 
 def test_a_bank_holds_as_many_weights_of_each_kind() -> None:
     up, down = weight(4, 8), weight(8, 4)
+    with pytest.raises(ValueError, match="w3 has 1 experts; w1 has 0"):
+        ExpertWeights((), (up,), ())
     with pytest.raises(ValueError, match="w3 has 0 experts; w1 has 1"):
         ExpertWeights((up,), (), (down,))
     with pytest.raises(TypeError, match=r"^w2\[1\] is None; it must be of type LinearWeight$"):
@@ -286,6 +173,130 @@ def test_what_is_no_number_is_refused_by_name(name: str, place: int) -> None:
     for wrong in (None, "x", [1.0]):
         with pytest.raises(TypeError, match=rf"(?s)^{argument} is .*; it must be "):
             operation(*arguments[:place], wrong, *arguments[place + 1 :])
+
+
+REAL_PLACES = [("rms_norm", 2), ("route", 3), ("sparse_attention", 4), ("gathered_attention", 4)]
+
+
+@pytest.mark.parametrize(("name", "place"), REAL_PLACES)
+def test_a_number_is_one_and_no_larger_than_a_float(name: str, place: int) -> None:
+    operation, arguments = CALLS[name]
+    argument = list(inspect.signature(operation).parameters)[place]
+
+    def run(number: object) -> None:
+        operation(*arguments[:place], number, *arguments[place + 1 :])
+
+    for good in (1, np.float32(0.5), np.int64(1), torch.tensor(0.5)):
+        run(good)
+    with pytest.raises(ValueError, match=rf"^{argument} is 1000.*; it must be in the range of a float$"):
+        run(10**400)
+    wrongs = [torch.ones(2), np.ones(2), 1j, "x", None, object()]
+    if name != "sparse_attention":  # which looks at what the kernel refuses only
+        wrongs.append(True)
+    for wrong in wrongs:
+        with pytest.raises(TypeError, match=rf"(?s)^{argument} is .*; it must be a number$"):
+            run(wrong)
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "rms_norm_quantized", "engram_inject"])
+def test_what_is_added_to_a_mean_square_is_not_negative(name: str) -> None:
+    operation, arguments = CALLS[name]
+    place = next(place for place, argument in enumerate(arguments) if isinstance(argument, float))
+    for wrong in (float("nan"), -1, -1e-30, float("inf"), 1e300, torch.tensor(-1.0)):
+        with pytest.raises(ValueError, match=r"^eps is .*; allowed: 0 to 3\.4028\d*e\+38$"):
+            operation(*arguments[:place], wrong, *arguments[place + 1 :])
+
+
+def test_the_constant_of_a_transform_is_checked() -> None:
+    def run(eps: Any) -> Tensor:
+        return key_records(f(3, 8), i(3), KeyTransform(f(8), eps, f(5, 4)), PLAIN)
+
+    for kind in (None, "x", torch.ones(2)):
+        with pytest.raises(TypeError, match=r"(?s)^transform\.eps is .*; it must be a number$"):
+            run(kind)
+    for value in (10**400, float("nan"), -1.0):
+        with pytest.raises(
+            ValueError, match=r"^transform\.eps is .*; (allowed: 0 to|it must be in the range)"
+        ):
+            run(value)
+
+
+COUNTS = [
+    ("topk_indices", 1),
+    ("select_entries", 4),
+    ("philox", 3),
+    ("candidate_blocks", 2),
+    ("candidate_blocks", 3),
+    ("candidate_entries", 2),
+    ("route", 2),
+    ("describe_tokens", 2),
+    ("grouped_linear", 2),
+    ("hyper_coefficients", 4),
+    ("rope_table", 1),
+    ("engram_windows", 2),
+]
+
+
+@pytest.mark.parametrize(("name", "place"), COUNTS)
+def test_a_count_is_an_integer_of_moderate_size(name: str, place: int) -> None:
+    """Nothing is allocated for a larger one."""
+    operation, arguments = CALLS[name]
+    argument = list(inspect.signature(operation).parameters)[place]
+    unbounded = {("candidate_blocks", 2): 2**63, ("engram_windows", 2): 2**63}  # sizes nothing
+    for large in (2**40, 2**62, 2**63, 2**70, 10**400):
+        if large < unbounded.get((name, place), 0):
+            continue
+        with pytest.raises(ValueError, match=rf"^{argument} is \d+.*; (it must be|allowed: )"):
+            operation(*arguments[:place], large, *arguments[place + 1 :])
+    for wrong in (True, torch.ones(2), 1.0, "x", None):
+        with pytest.raises(TypeError, match=rf"(?s)^{argument} is .*; it must be (an integer|of type int)$"):
+            operation(*arguments[:place], wrong, *arguments[place + 1 :])
+
+
+def test_rotary_dimensions_are_of_moderate_number() -> None:
+    for dim in (2**40, 2**62, 2**70):
+        with pytest.raises(ValueError, match=r"^dim is \d+; it must be at most 1048576$"):
+            rope_frequencies(dim, 10_000.0)
+
+
+def test_a_result_that_no_memory_holds_is_refused() -> None:
+    with pytest.raises(
+        MemoryError, match=r"^a result \[1099511627776, 1073741824\] of torch.float32 is more"
+    ):
+        empty(2**40, 2**30, dtype=F32)
+
+
+def test_true_or_false_is_asked_for() -> None:
+    weights = HyperEntryWeights(f(8, 8), f(8), f(3), f(4))
+    for wrong in (1, 2, None, "x"):
+        with pytest.raises(TypeError, match=r"^inverse is .*; it must be of type bool$"):
+            apply_rope(f(3, 2, 8), i(3), f(5, 4), inverse=wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"^quantize is .*; it must be of type bool$"):
+            hyper_enter(f(3, 2, 4), f(3, 2), weights, MIX, quantize=wrong)  # type: ignore[arg-type]
+
+
+def test_the_constants_of_a_hash_fit_each_other() -> None:
+    for primes, offsets, message in (
+        (wide(2, 2), wide(4)[0], r"constants\.offsets has shape \[\]; expected \[4\]"),
+        (wide(2, 2), wide(3), r"constants\.offsets has shape \[3\]; expected \[4\]"),
+        (wide(1, 2), wide(2), r"constants\.primes has shape \[1, 2\]; expected \[2, any\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            engram_hash(wide(3, 3), EngramHash(wide(3), primes, offsets))
+
+
+def test_the_sizes_of_a_step_are_checked() -> None:
+    arrays = {name: i(1) for name in ("tokens", "q_start", "q_len", "slots")}
+    arrays |= {"block_table": i(1, 1), "context": i(1, 1)}
+    for error, sizes, message in (
+        (TypeError, ("a",) * 6, r"^block_size of sizes is 'a'; it must be an integer$"),
+        (TypeError, [1] * 6, r"^sizes is \[1.*; it must be of type tuple$"),
+        (ValueError, (1,) * 5, r"^sizes is \(1.*; it must hold block_size, blocks, slots, window, "),
+        (ValueError, (1, 1, 0, 1, 1, 1), r"^slots of sizes is 0; allowed: 1 to"),
+        (ValueError, (1, 1, 1, 1, 2**63, 1), r"^window_cells of sizes is 9223372036854775808; allowed: 1 to"),
+    ):
+        with pytest.raises(error, match=message):
+            step_rows(sizes, **arrays)  # type: ignore[arg-type]
 
 
 def test_whether_an_input_is_quantized_is_true_or_false() -> None:

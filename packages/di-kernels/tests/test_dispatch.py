@@ -27,7 +27,9 @@ def test_a_device_without_kernels_is_named(device: str, backend: str) -> None:
 
 def test_a_call_on_such_a_device_raises() -> None:
     x = torch.empty(2, 4, device="meta")
-    with pytest.raises(KernelUnavailableError, match="supported devices: cpu, cuda, npu"):
+    with pytest.raises(
+        KernelUnavailableError, match="has no meta kernel: this version has kernels for the CPU only"
+    ):
         rms_norm(x, torch.ones(4), 1e-6)
 
 

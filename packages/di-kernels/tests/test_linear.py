@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from di_kernels import instruction_sets
@@ -243,14 +245,48 @@ def test_bad_arguments_are_refused() -> None:
         LinearWeight.fp8(torch.zeros(32, 64, dtype=torch.uint8), torch.zeros(1, 1, dtype=torch.uint8))
 
 
-def test_an_inconsistent_weight_is_refused_by_the_kernel() -> None:
-    codes = torch.zeros(32, 64, dtype=torch.uint8)
+BYTES, SCALES, NUMBERS = torch.zeros(32, 64).byte(), torch.zeros(1, 2).byte(), torch.zeros(32, 64)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "arguments"),
+    [
+        (ValueError, r"^scale is None; a weight of format FP8 needs its scales", (WeightFormat.FP8, BYTES)),
+        (ValueError, r"^scale is None; a weight of format MXFP4 needs", (WeightFormat.MXFP4, BYTES)),
+        (
+            ValueError,
+            r"^scale is .*; a weight of format FLOAT32 has None",
+            (WeightFormat.FLOAT32, NUMBERS, SCALES),
+        ),
+        (
+            ValueError,
+            r"^scale is .*; a packed weight of .* FP8 has",
+            (WeightFormat.FP8, BYTES, SCALES, (32, 64)),
+        ),
+        (TypeError, r"^data has dtype torch.float32", (WeightFormat.FP8, NUMBERS, SCALES)),
+        (TypeError, r"^data has dtype torch.uint8; allowed: torch.bfloat16", (WeightFormat.BFLOAT16, BYTES)),
+        (TypeError, r"^data has dtype torch.float32", (WeightFormat.FLOAT32, NUMBERS, None, (32, 64))),
+        (TypeError, r"^scale has dtype torch.float32", (WeightFormat.FP8, BYTES, SCALES.float())),
+        (
+            ValueError,
+            r"^scale has shape \[1, 1\]; expected \[1, 2\]",
+            (WeightFormat.FP8, BYTES, SCALES[:, :1]),
+        ),
+        (ValueError, r"^columns of an MXFP4 weight is 48", (WeightFormat.MXFP4, BYTES[:, :24], SCALES)),
+        (ValueError, r"^data has layout torch.sparse_coo", (WeightFormat.FLOAT32, NUMBERS.to_sparse())),
+        (ValueError, r"^scale has layout torch.sparse_coo", (WeightFormat.FP8, BYTES, SCALES.to_sparse())),
+        (ValueError, r"^packed_shape is \(\); it must be two integers", (WeightFormat.FP8, BYTES, None, ())),
+        (ValueError, r"^packed_shape is \(1, 2, 3\); it", (WeightFormat.FP8, BYTES, None, (1, 2, 3))),
+        (ValueError, r"^packed_shape\[0\] is -48; allowed: 0", (WeightFormat.FP8, BYTES, None, (-48, 64))),
+        (TypeError, r"^packed_shape\[1\] is 6.5; it must be", (WeightFormat.FP8, BYTES, None, (32, 6.5))),
+    ],
+)
+def test_a_weight_that_no_format_has_is_refused(error, message: str, arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(error, match=r"(?s)" + message):
+        LinearWeight(*arguments)
+
+
+def test_the_kernel_refuses_gaps_between_columns() -> None:
     x = torch.zeros(1, 64)
-    with pytest.raises(ValueError, match="needs its scales"):
-        linear(x, LinearWeight(WeightFormat.FP8, codes))
-    with pytest.raises(ValueError, match=r"weight scale has shape \[1, 3\]; expected \[1, 2\]"):
-        linear(x, LinearWeight(WeightFormat.FP8, codes, torch.zeros(1, 3, dtype=torch.uint8)))
-    with pytest.raises(TypeError, match="weight data must have dtype uint8"):
-        linear(x, LinearWeight(WeightFormat.FP8, codes.float(), torch.zeros(1, 2, dtype=torch.uint8)))
     with pytest.raises(ValueError, match="contiguous in its last dimension"):
         linear(x, LinearWeight.dense(with_gaps(torch.zeros(3, 64))))

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import gc
+import pickle
+import weakref
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 import torch
 from di_kernels.ops.linear import LinearWeight, WeightFormat, linear
 from di_kernels.ops.moe import ExpertWeights, combine, experts, route
+from di_kernels.plan import Projection, memory_of
 from di_kernels.reference import moe as reference
 from di_kernels.testing import (
     Hostile,
@@ -209,6 +218,75 @@ def test_weights_are_bound_once_and_used_where_they_lie() -> None:
     assert_same_bits(experts(x, ids, weights, other, LIMIT, quantize_input=True), y)
     assert_same_bits(experts(x, ids, weights, bank, LIMIT, quantize_input=True), y)
     assert bank.bound["cpu"] is native
+
+
+def run(bank: ExpertWeights) -> Tensor:
+    x = hostile(Hostile.NORMAL, 4, DIM)
+    return experts(x, torch.zeros(4, 1, dtype=torch.int32), None, bank, LIMIT, quantize_input=False)
+
+
+def test_a_bank_with_other_weights_computes_with_them() -> None:
+    bank, other = bank_of(WeightFormat.FLOAT32), bank_of(WeightFormat.FLOAT32, seed=1)
+    before = run(bank)
+    changed = dataclasses.replace(bank, w2=other.w2)
+    expected = run(ExpertWeights(bank.w1, bank.w3, other.w2))
+    assert not torch.equal(expected, before)
+    assert_same_bits(run(changed), expected)
+    assert_same_bits(run(bank), before)
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda bank: pickle.loads(pickle.dumps(bank))], ids=str
+)
+def test_a_bank_that_was_used_can_be_copied(copied: Callable[[ExpertWeights], ExpertWeights]) -> None:
+    bank = bank_of(WeightFormat.MXFP4)
+    expected = run(bank)
+    other = copied(bank)
+    assert not other.bound
+    assert other.w1[0].format is WeightFormat.MXFP4
+    assert_same_bits(run(other), expected)
+    assert_same_bits(run(bank), expected)
+
+
+def test_a_bank_finds_memory_that_pickling_has_moved() -> None:
+    """As torch.multiprocessing does with the tensors of what it sends."""
+    bank = bank_of(WeightFormat.FLOAT32)
+    expected = run(bank)
+    pickle.dumps(bank)
+    for weight in (*bank.w1, *bank.w3, *bank.w2):
+        weight.data.share_memory_()
+    assert_same_bits(run(bank), expected)
+
+
+def test_a_bound_bank_keeps_the_memory_that_it_reads() -> None:
+    values = np.random.default_rng(0).standard_normal((DIM, INTER)).astype(np.float32)
+    alive = weakref.ref(values)
+    bank = dataclasses.replace(
+        bank_of(WeightFormat.FLOAT32, 1), w2=(LinearWeight.dense(torch.from_numpy(values)),)
+    )
+    expected = run(bank)
+    bank.w2[0].data.data = torch.zeros(DIM, INTER)
+    del values
+    gc.collect()
+    assert alive() is not None
+    assert_same_bits(run(bank), expected)
+    del bank
+    gc.collect()
+    assert alive() is None
+
+
+def test_a_plan_keeps_the_memory_that_it_reads() -> None:
+    values = np.zeros((4, 8), np.float32)
+    alive = weakref.ref(values)
+    part = Projection(LinearWeight.dense(torch.from_numpy(values)), quantize=False)
+    memory = memory_of("part", part)
+    part.weight.data.data = torch.zeros(4, 8)
+    del values
+    gc.collect()
+    assert alive() is not None
+    del memory
+    gc.collect()
+    assert alive() is None
 
 
 @pytest.mark.parametrize(("rows", "slots"), [(0, 2), (2, 0), (0, 0)])

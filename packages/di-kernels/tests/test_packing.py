@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
+from di_kernels import KernelUnavailableError
 from di_kernels.ops.linear import LinearWeight, WeightFormat, grouped_linear, linear
 from di_kernels.ops.moe import ExpertWeights, experts
 from di_kernels.packing import pack, pack_all, pack_experts, packed_from, packed_shape, unpack
@@ -202,6 +204,50 @@ def test_what_does_not_fit_is_refused() -> None:
         pack(weight, short)
     with pytest.raises(TypeError, match="weight is"):
         pack(weight.data)  # type: ignore[arg-type]
+
+
+def test_memory_for_packed_weights_is_a_row_of_bytes() -> None:
+    weight = random_weight(WeightFormat.MXFP4, 32, 64)
+    groups, width = packed_shape(WeightFormat.MXFP4, 32, 64)
+    room = torch.zeros(2 * groups * width, dtype=torch.uint8)
+
+    def packed(data: Any) -> LinearWeight:
+        return packed_from(data, WeightFormat.MXFP4, 32, 64)
+
+    for name, run in (("out", lambda out: pack(weight, out)), ("data", packed)):
+        for wrong in ([1], "x", room.numpy()):
+            with pytest.raises(TypeError, match=rf"(?s)^{name} is .*; it must be of type Tensor$"):
+                run(wrong)
+        with pytest.raises(TypeError, match=rf"^{name} has dtype torch.float32; allowed: torch.uint8$"):
+            run(room.float())
+        with pytest.raises(ValueError, match=rf"^{name} has shape \[\d+, \d+\]; expected \[any\]$"):
+            run(room.view(2, -1))
+        with pytest.raises(ValueError, match=rf"^{name} has stride 2; it must be contiguous$"):
+            run(room[::2])
+        with pytest.raises(
+            ValueError, match=rf"^{name} has layout torch.sparse_coo; allowed: torch.strided$"
+        ):
+            run(room.to_sparse())
+    with pytest.raises(TypeError, match=r"^data is None; it must be of type Tensor$"):
+        packed(None)
+    with pytest.raises(ValueError, match=r"^out is on device meta; the operation runs on cpu$"):
+        pack(weight, room.to("meta"))
+    with pytest.raises(KernelUnavailableError, match=r"linear\.pack has no meta kernel"):
+        pack(LinearWeight.dense(torch.zeros(4, 8, device="meta")))
+
+
+def test_only_weights_are_packed_and_only_packed_ones_unpacked() -> None:
+    weight = random_weight(WeightFormat.FLOAT32, 4, 8)
+    with pytest.raises(TypeError, match=r"(?s)^weights is LinearWeight.*; it must be of type Sequence$"):
+        pack_all(weight)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^weights\[1\] is 1; it must be of type LinearWeight$"):
+        pack_all([weight, 1])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"^bank is 1; it must be of type ExpertWeights$"):
+        pack_experts(1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^weight is FLOAT32, as stored; it must be packed$"):
+        unpack(weight)
+    with pytest.raises(TypeError, match=r"^weight is 1; it must be of type LinearWeight$"):
+        unpack(1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

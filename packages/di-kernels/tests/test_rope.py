@@ -157,7 +157,7 @@ def test_the_arguments_of_a_table() -> None:
         with pytest.raises(ValueError, match=r"^positions is .*; allowed: 0 to 2147483648$"):
             rope_table(frequencies, wrong)
     for kind in (None, 2.0, "3"):
-        with pytest.raises(TypeError, match=r"positions is .*; it must be of type int"):
+        with pytest.raises(TypeError, match=r"positions is .*; it must be an integer"):
             rope_table(frequencies, kind)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"frequencies is \[1.0, nan\]; they must be finite"):
         rope_table(torch.tensor([1.0, math.nan]), 3)

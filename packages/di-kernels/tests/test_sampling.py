@@ -509,3 +509,25 @@ def test_bad_arguments_are_named() -> None:
         ops.apply_bias(logits, torch.tensor([0, 2, 1]), one, torch.zeros(1))
     with pytest.raises(ValueError, match="contiguous"):
         ops.apply_bias(with_gaps(logits), torch.tensor([0, 1, 1]), one, torch.zeros(1))
+
+
+def test_parameters_may_carry_gradients() -> None:
+    given = parameters(3)
+    expected = ops.sample(torch.zeros(3, 8), **given)
+    learnt = {name: v.clone().requires_grad_() if v.is_floating_point() else v for name, v in given.items()}
+    assert_same_bits(ops.sample(torch.zeros(3, 8), **learnt), expected)
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_k", "top_p", "min_p", "seeds"])
+def test_only_tensors_of_parameters_are_packed(name: str) -> None:
+    given = {field: value for field, value in parameters(3).items() if field != "positions"}
+    wrongs: list[tuple[type[Exception], object, str]] = [
+        (TypeError, [1.0], r"is \[1\.0\]; it must be of type Tensor"),
+        (TypeError, given[name].float(), r"has dtype torch\.float32; allowed: torch\.(float|int)64"),
+        (ValueError, given[name][None], r"has shape \[1, 3\]; expected \[\w+\]"),
+        (ValueError, given[name].to_sparse(), r"has layout torch\.sparse_coo; allowed: torch\.strided"),
+        (ValueError, given[name].to("meta"), r"is on device meta; it must be on a device that keeps values"),
+    ]
+    for error, wrong, message in wrongs:
+        with pytest.raises(error, match=rf"^{name} {message}$"):
+            ops.pack_parameters(**{**given, name: wrong})

@@ -14,6 +14,7 @@ import enum
 import math
 from dataclasses import dataclass
 
+from di_kernels.errors import shown
 from di_kernels.ops.formats import EntryFormat
 
 REGION_ALIGNMENT = 32
@@ -91,10 +92,14 @@ class CacheSpec:
         _require_at_least("window", self.window, 1)
         _require_at_least("block_size", self.block_size, 2)
         _require_at_least("max_draft_tokens", self.max_draft_tokens, 0)
+        _require_kind("numerics", self.numerics, CacheNumerics)
+        _require_kind("fp4_kv", self.fp4_kv, bool)
+        _require_kind("layers", self.layers, tuple)
         _require_at_least("number of layers", len(self.layers), 1)
-        if not 0 <= self.num_producer_layers <= len(self.layers):
+        producers = self.num_producer_layers
+        if not _is_integer(producers) or not 0 <= producers <= len(self.layers):
             raise CacheConfigError(
-                f"num_producer_layers is {self.num_producer_layers}; allowed: 0 to {len(self.layers)} (all)"
+                f"num_producer_layers is {shown(producers)}; allowed: 0 to {len(self.layers)} (all)"
             )
         for expected, layer in enumerate(self.layers):
             self._check_layer(expected, layer)
@@ -109,12 +114,16 @@ class CacheSpec:
                 )
 
     def _check_layer(self, expected: int, layer: LayerCacheSpec) -> None:
-        if layer.layer != expected:
+        name = f"layers[{expected}]"
+        _require_kind(name, layer, LayerCacheSpec)
+        _require_kind(f"{name}.owns_kv", layer.owns_kv, bool)
+        _require_kind(f"{name}.owns_index", layer.owns_index, bool)
+        if not _is_integer(layer.layer) or layer.layer != expected:
             raise CacheConfigError(
-                f"layers[{expected}].layer is {layer.layer}; allowed: {expected} (ids count from 0)"
+                f"{name}.layer is {shown(layer.layer)}; allowed: {expected} (ids count from 0)"
             )
-        if layer.ratio not in (0, 1, 2):
-            raise CacheConfigError(f"layers[{expected}].ratio is {layer.ratio}; allowed: 0, 1, 2")
+        if not _is_integer(layer.ratio) or layer.ratio not in (0, 1, 2):
+            raise CacheConfigError(f"{name}.ratio is {shown(layer.ratio)}; allowed: 0, 1, 2")
         if layer.ratio == 0 and (layer.owns_kv or layer.owns_index):
             raise CacheConfigError(
                 f"layers[{expected}] owns compressed entries with ratio 0; allowed: ratio 1 or 2 for owners"
@@ -330,5 +339,16 @@ def _round_up(value: int, multiple: int) -> int:
 
 
 def _require_at_least(name: str, value: int, minimum: int) -> None:
+    if not _is_integer(value):
+        raise CacheConfigError(f"{name} is {shown(value)}; allowed: an integer, {minimum} or more")
     if value < minimum:
         raise CacheConfigError(f"{name} is {value}; allowed: {minimum} or more")
+
+
+def _require_kind(name: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise CacheConfigError(f"{name} is {shown(value)}; allowed: a value of type {kind.__name__}")
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import torch
+from di_kernels.errors import shown
 from di_kernels.memory import allocate
+from di_kernels.ops.checks import check_dtype, check_kind
 from torch import Tensor
 
 from di_cache.layout import (
@@ -24,8 +26,9 @@ from di_cache.layout import (
 )
 
 POISON_BYTE = 0xFF
-MOST_UNITS = 2**31 - 1
 """Filled with it, every format reads as NaN: float32 and e4m3 values, UE8M0 and e4m3 scales."""
+MOST_UNITS = 2**31 - 1
+"""Blocks or slots of a pool, as many as int32 numbers reach."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +57,8 @@ class CachePool:
         slots: uint8 [S, slot_bytes].
 
     Raises:
-        CacheConfigError: ``num_blocks`` or ``num_slots`` is no integer from 2 to 2**31 - 1.
+        TypeError: ``layout`` is no CacheLayout.
+        CacheConfigError: ``num_blocks`` or ``num_slots`` is no integer from 2 to 2**31 - 1, or ``device`` no device.
         MemoryError: the host has not so much memory.
     """
 
@@ -67,10 +71,12 @@ class CachePool:
         device: torch.device | str = "cpu",
         poison: bool = False,
     ) -> None:
+        check_kind("layout", layout, CacheLayout)
+        device = _device(device)
         for name, value in (("num_blocks", num_blocks), ("num_slots", num_slots)):
             if not isinstance(value, int) or not 2 <= value <= MOST_UNITS:
                 raise CacheConfigError(
-                    f"{name} is {value!r}; allowed: an integer from 2 (number 0 is the null one) to {MOST_UNITS}"
+                    f"{name} is {shown(value)}; allowed: an integer from 2 (number 0 is the null one) to {MOST_UNITS}"
                 )
         self.layout = layout
         self.blocks = _uninitialised(num_blocks, layout.block_bytes, device)
@@ -140,26 +146,40 @@ class CachePool:
         return self._layer(layer).index_scales
 
     def copy_blocks(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Copy blocks (from, to), one pair after another: what one wrote, a later one may read."""
-        for source, target in pairs:
-            self.blocks[target].copy_(self.blocks[source])
+        """Copy blocks (from, to), one pair after another: what one wrote, a later one may read.
+
+        Raises:
+            TypeError, IndexError: ``pairs`` holds something else than pairs of blocks; nothing is copied then.
+        """
+        _copy_units(self.blocks, pairs, "block")
 
     def copy_slots(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Copy slots (from, to), one pair after another."""
-        for source, target in pairs:
-            self.slots[target].copy_(self.slots[source])
+        """Copy slots (from, to), one pair after another.
+
+        Raises:
+            TypeError, IndexError: ``pairs`` holds something else than pairs of slots; nothing is copied then.
+        """
+        _copy_units(self.slots, pairs, "slot")
 
     def poison_blocks(self, blocks: Tensor) -> None:
-        """Overwrite blocks (int64 [n]) with NaN, so that a test sees reads of freed blocks."""
-        self.blocks[blocks] = POISON_BYTE
+        """Overwrite blocks (int64 [n]) with NaN, so that a test sees reads of freed blocks.
+
+        Raises:
+            TypeError, IndexError: ``blocks`` is something else, or holds a number that is no block of the pool.
+        """
+        _poison_units(self.blocks, blocks, "blocks")
 
     def poison_slots(self, slots: Tensor) -> None:
-        """Overwrite slots (int64 [n]) with NaN, so that a test sees reads of freed slots."""
-        self.slots[slots] = POISON_BYTE
+        """Overwrite slots (int64 [n]) with NaN, so that a test sees reads of freed slots.
+
+        Raises:
+            TypeError, IndexError: ``slots`` is something else, or holds a number that is no slot of the pool.
+        """
+        _poison_units(self.slots, slots, "slots")
 
     def _layer(self, layer: int) -> _LayerViews:
-        if not 0 <= layer < len(self._views):
-            raise CacheLayoutError(f"layer is {layer}; allowed: 0 to {len(self._views) - 1}")
+        if not isinstance(layer, int) or not 0 <= layer < len(self._views):
+            raise CacheLayoutError(f"layer is {shown(layer)}; allowed: 0 to {len(self._views) - 1}")
         return self._views[layer]
 
     @staticmethod
@@ -197,10 +217,40 @@ class CachePool:
         return values, _strided(self.blocks, scales_at, region.records, scale_bytes)
 
 
-def _uninitialised(count: int, nbytes: int, device: torch.device | str) -> Tensor:
+def _device(device: torch.device | str) -> torch.device:
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError):
+        raise CacheConfigError(f"device is {shown(device)}; allowed: a device of torch, as cpu") from None
+
+
+def _copy_units(pool: Tensor, pairs: Iterable[tuple[int, int]], unit: str) -> None:
+    """Copy rows of the pool; a negative number would silently mean one from its end."""
+    checked = []
+    for place, pair in enumerate(pairs):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeError(f"pairs[{place}] is {shown(pair)}; it must be two {unit}s, from and to")
+        for number in pair:
+            check_kind(f"{unit} of pairs[{place}]", number, int)
+            if not 0 <= number < len(pool):
+                raise IndexError(f"{unit} of pairs[{place}] is {number}; allowed: 0 to {len(pool) - 1}")
+        checked.append(pair)
+    for source, target in checked:
+        pool[target].copy_(pool[source])
+
+
+def _poison_units(pool: Tensor, units: Tensor, name: str) -> None:
+    check_dtype(name, units, torch.int64)
+    if units.numel() and not 0 <= int(units.min()) <= int(units.max()) < len(pool):
+        spans = f"{int(units.min())}..{int(units.max())}"
+        raise IndexError(f"{name} spans {spans}; allowed: 0 to {len(pool) - 1}")
+    pool[units] = POISON_BYTE
+
+
+def _uninitialised(count: int, nbytes: int, device: torch.device) -> Tensor:
     """uint8 [count, nbytes]; on the CPU in pages of 2 MB: a step reads records from all over the pool, and to translate
     their addresses would take as long as to read them."""
-    if torch.device(device).type != "cpu":
+    if device.type != "cpu":
         return torch.empty((count, nbytes), dtype=torch.uint8, device=device)
     return allocate(count * nbytes).view(count, nbytes)
 

@@ -7,13 +7,15 @@ The device of the first tensor chooses the backend; callers outside this package
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 import torch
 
 from di_kernels.errors import KernelUnavailableError
+from di_kernels.ops.checks import check_place
 
 BACKEND_OF_DEVICE = {"cpu": "cpu", "cuda": "cuda", "npu": "asc"}
 _REMEDY = {
@@ -27,9 +29,8 @@ _REMEDY = {
 def _load(family: str, name: str, device_type: str) -> Callable[..., Any]:
     backend = BACKEND_OF_DEVICE.get(device_type)
     if backend is None:
-        raise KernelUnavailableError(
-            family, name, device_type, f"supported devices: {', '.join(BACKEND_OF_DEVICE)}"
-        )
+        remedy = "this version has kernels for the CPU only; move the tensors there"
+        raise KernelUnavailableError(family, name, device_type, remedy)
     module_name = f"di_kernels.{backend}.{family}"
     try:
         module = importlib.import_module(module_name)
@@ -38,7 +39,27 @@ def _load(family: str, name: str, device_type: str) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if function is None:
         raise KernelUnavailableError(family, name, backend, _REMEDY[backend])
-    return function  # type: ignore[no-any-return]
+    return _naming_unreadable(function, device_type)
+
+
+def _naming_unreadable(function: Callable[..., Any], device_type: str) -> Callable[..., Any]:
+    """``function``, where a tensor that it cannot read (sparse, nested, of another device) is refused by name.
+
+    Looked for only when a call has failed, as it always does for such a tensor: to ask every tensor of every call would
+    take longer than the other checks of an operation together.
+    """
+    names = tuple(inspect.signature(function).parameters)
+
+    @wraps(function)
+    def call(*arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except Exception:
+            for name, argument in zip(names, arguments, strict=False):
+                check_place(name, argument, device_type)
+            raise
+
+    return call
 
 
 def kernel(family: str, name: str, tensor: torch.Tensor) -> Callable[..., Any]:

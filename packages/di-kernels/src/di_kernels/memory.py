@@ -26,7 +26,7 @@ def allocate(nbytes: int) -> Tensor:
     check_kind("nbytes", nbytes, int)
     check_number("nbytes", nbytes, 0, 2**63 - 1 - _LARGE_PAGE)
     try:
-        whole = torch.empty(nbytes + _LARGE_PAGE, dtype=torch.uint8)
+        whole = torch.empty(nbytes + _LARGE_PAGE, dtype=torch.uint8, device="cpu")
     except RuntimeError as error:
         raise MemoryError(f"nbytes is {nbytes}, more than the system gives") from error
     start = -whole.data_ptr() % _LARGE_PAGE

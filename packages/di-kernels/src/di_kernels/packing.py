@@ -7,13 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from di_kernels import _native
-from di_kernels.cpu import linear as cpu
+from di_kernels.dispatch import kernel
 from di_kernels.memory import allocate
-from di_kernels.ops.checks import check_kind, check_multiple, check_number
-from di_kernels.ops.linear import LinearWeight, WeightFormat
+from di_kernels.ops.checks import (
+    check_dtype,
+    check_kind,
+    check_multiple,
+    check_number,
+    check_shape,
+    check_strided,
+)
+from di_kernels.ops.linear import MOST_SIZE, LinearWeight, WeightFormat
 from di_kernels.ops.moe import ExpertWeights
 from di_kernels.reference.linear import unpack
 
@@ -29,8 +37,6 @@ __all__ = [
 
 LAYOUT_VERSION = 1
 """Changes when the bytes of a packed matrix change: what was written under another number is not read."""
-_MOST = 1 << 40
-"""Largest number of rows or columns."""
 
 
 def packed_shape(format: WeightFormat, n: int, k: int) -> tuple[int, int]:
@@ -42,7 +48,7 @@ def packed_shape(format: WeightFormat, n: int, k: int) -> tuple[int, int]:
     check_kind("format", format, WeightFormat)
     for name, size in (("n", n), ("k", k)):
         check_kind(name, size, int)
-        check_number(name, size, 0, _MOST)
+        check_number(name, size, 0, MOST_SIZE)
     if format in (WeightFormat.FP8, WeightFormat.MXFP4):
         check_multiple(f"columns of an {format.name} weight", k, 32)
     if format is WeightFormat.FP8:
@@ -51,12 +57,13 @@ def packed_shape(format: WeightFormat, n: int, k: int) -> tuple[int, int]:
 
 
 def packed_from(data: Tensor, format: WeightFormat, n: int, k: int) -> LinearWeight:
-    """The packed matrix ``[n, k]`` that lies at the start of ``data``, uint8, which is shared.
+    """The packed matrix ``[n, k]`` that lies at the start of ``data``, uint8 ``[bytes]``, dense, which is shared.
 
     Raises:
         ValueError: ``data`` is too short, or no matrix of this format has such a shape.
     """
     groups, width = packed_shape(format, n, k)
+    _check_bytes("data", data)
     if data.numel() < groups * width:
         raise ValueError(
             f"data has {data.numel()} bytes; a packed {format.name} [{n}, {k}] has {groups * width}"
@@ -69,22 +76,34 @@ def pack(weight: LinearWeight, out: Tensor | None = None) -> LinearWeight:
 
     Args:
         weight: ``[n, k]`` on the CPU.
-        out: where to write, uint8, at least as many bytes as :func:`packed_shape` says; None: new memory.
+        out: where to write, uint8 ``[bytes]``, dense, at least as many as :func:`packed_shape` says; None: new memory.
     """
     check_kind("weight", weight, LinearWeight)
     if weight.is_packed:
         return weight
     n, k = weight.shape
     groups, width = packed_shape(weight.format, n, k)
-    if out is not None and out.numel() < groups * width:
-        raise ValueError(f"out has {out.numel()} bytes; the packed weight has {groups * width}")
+    if out is not None:
+        _check_bytes("out", out)
+        if out.numel() < groups * width:
+            raise ValueError(f"out has {out.numel()} bytes; the packed weight has {groups * width}")
+    packing = kernel("linear", "pack", weight.data)
     packed = packed_from(allocate(groups * width) if out is None else out, weight.format, n, k)
-    cpu.pack(weight, packed.data)
+    packing(weight, packed.data)
     return packed
+
+
+def _check_bytes(name: str, tensor: Tensor) -> None:
+    check_dtype(name, tensor, torch.uint8)
+    check_strided(name, tensor)
+    check_shape(name, tensor, None)
+    if not tensor.is_contiguous():
+        raise ValueError(f"{name} has stride {tensor.stride(0)}; it must be contiguous")
 
 
 def pack_experts(bank: ExpertWeights) -> ExpertWeights:
     """``bank`` packed into one piece of memory, the matrices of an expert side by side."""
+    check_kind("bank", bank, ExpertWeights)
     matrices = [m for expert in zip(bank.w1, bank.w3, bank.w2, strict=True) for m in expert]
     packed = pack_all(matrices)
     return ExpertWeights(tuple(packed[::3]), tuple(packed[1::3]), tuple(packed[2::3]))
@@ -92,6 +111,9 @@ def pack_experts(bank: ExpertWeights) -> ExpertWeights:
 
 def pack_all(weights: Sequence[LinearWeight]) -> list[LinearWeight]:
     """Each of ``weights`` packed, all in one piece of memory."""
+    check_kind("weights", weights, Sequence)
+    for place, weight in enumerate(weights):
+        check_kind(f"weights[{place}]", weight, LinearWeight)
     sizes = [0 if w.is_packed else _nbytes(w) for w in weights]
     memory, place = allocate(sum(sizes)), 0
     packed = []

@@ -15,6 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from di_kernels.cpu.arrays import empty
+from di_kernels.errors import shown
+from di_kernels.ops.checks import check_integer, check_kind, tensors_of
 from di_kernels.ops.formats import EntryFormat
 from di_kernels.ops.linear import LinearWeight
 from di_kernels.ops.moe import ExpertWeights
@@ -249,8 +252,10 @@ class ModelPlan:
     def __init__(self, model: ModelPart) -> None:
         from di_kernels import _native
 
+        check_kind("model", model, ModelPart)
         self.model = model
         self.native = _native.ModelPlan(model)
+        self._memory = memory_of("model", model)
         self._logits = _Rows(model.head.shape[0], torch.float32)
 
     @property
@@ -281,6 +286,7 @@ class CachedPlan:
 
         model = plan.model
         self._native = _native.CachedPlan(plan.native, caches)
+        self._memory = memory_of("caches", caches)
         self._window = caches.window
         self._hidden = _Rows(model.embed.shape[1], model.dtype)
         columns = model.feature_columns
@@ -363,6 +369,12 @@ class CachedPlan:
         return out
 
 
+def memory_of(name: str, parts: object) -> list[torch.UntypedStorage]:
+    """What holds the memory of all tensors, whatever becomes of them (``weight.data = other``): native code has its
+    addresses."""
+    return [tensor.untyped_storage() for _, tensor in tensors_of(name, parts)]
+
+
 def _bound(bank: ExpertWeights) -> object:
     from di_kernels.cpu.moe import bound_bank
 
@@ -373,16 +385,19 @@ class _Rows:
     """Room for result rows, kept from call to call."""
 
     def __init__(self, columns: int, dtype: torch.dtype) -> None:
-        self._room = torch.empty((0, columns), dtype=dtype)
+        self._room = empty(0, columns, dtype=dtype)
         self._first, self._count = self._room, 0
 
     def first(self, count: int) -> Tensor:
         """The first ``count`` rows, dense."""
         if count != self._count:
             if count > self._room.shape[0]:
-                self._room = torch.empty((count, self._room.shape[1]), dtype=self._room.dtype)
+                self._room = empty(count, self._room.shape[1], dtype=self._room.dtype)
             self._first, self._count = self._room[:count], count
         return self._first
+
+
+_SIZES = ("block_size", "blocks", "slots", "window", "window_cells", "compress_cells")
 
 
 def step_rows(
@@ -406,4 +421,9 @@ def step_rows(
     """
     from di_kernels import _native
 
+    check_kind("sizes", sizes, tuple)
+    if len(sizes) != len(_SIZES):
+        raise ValueError(f"sizes is {shown(sizes)}; it must hold {', '.join(_SIZES)}")
+    for name, size in zip(_SIZES, sizes, strict=True):
+        check_integer(f"{name} of sizes", size, 1)
     return _native.step_rows(tokens, q_start, q_len, slots, block_table, context, sizes)

@@ -6,17 +6,18 @@ import torch
 from torch import Tensor
 
 from di_kernels import _native
+from di_kernels.cpu.arrays import empty
 from di_kernels.ops.cache import KeyPages, KeyTransform
 from di_kernels.ops.formats import EntryFormat
 
 
 def key_records(x: Tensor, positions: Tensor, transform: KeyTransform, entry: EntryFormat) -> Tensor:
-    """See :func:`di_kernels.ops.cache.key_records`. Raises IndexError for a position outside the table."""
+    """See :func:`di_kernels.ops.cache.key_records`."""
     rows, dim = x.shape
     if entry is EntryFormat.FLOAT32:
-        records = torch.empty(1, rows, dim, dtype=torch.float32)
+        records = empty(1, rows, dim, dtype=torch.float32)
     else:
-        records = torch.empty(1, rows, entry.record_bytes(dim), dtype=torch.uint8)
+        records = empty(1, rows, entry.record_bytes(dim), dtype=torch.uint8)
     _store(x, positions, transform, entry, KeyPages(records), None, None)
     return records[0]
 
@@ -30,8 +31,8 @@ def store_keys(
     block: Tensor,
     place: Tensor,
 ) -> Tensor:
-    """See :func:`di_kernels.ops.cache.store_keys`. Raises IndexError for a position outside the table."""
-    normalised = torch.empty(x.shape, dtype=x.dtype)
+    """See :func:`di_kernels.ops.cache.store_keys`."""
+    normalised = empty(*x.shape, dtype=x.dtype)
     _store(x, positions, transform, entry, pages, (block.contiguous(), place.contiguous()), normalised)
     return normalised
 

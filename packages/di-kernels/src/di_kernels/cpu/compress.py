@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 
 from di_kernels import _native
+from di_kernels.cpu.arrays import empty
 from di_kernels.ops.compress import PairRows
 
 
 def compress_pairs(fresh: Tensor, ring: Tensor, rows: PairRows, dtype: torch.dtype) -> Tensor:
     """See :func:`di_kernels.ops.compress.compress_pairs`."""
-    out = torch.empty((rows.last.shape[0], fresh.shape[2]), dtype=dtype)
+    out = empty(rows.last.shape[0], fresh.shape[2], dtype=dtype)
     _native.compress_pairs(
         fresh.contiguous(),
         ring,

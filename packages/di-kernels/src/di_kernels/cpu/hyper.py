@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from di_kernels import _native
+from di_kernels.cpu.arrays import empty
 from di_kernels.ops.hyper import HyperConstants, HyperEntryWeights, HyperMixes
 
 
@@ -13,7 +14,7 @@ def hyper_mixes(
     stream: Tensor, fn: Tensor, base: Tensor, scale: Tensor, constants: HyperConstants
 ) -> HyperMixes:
     """See :func:`di_kernels.ops.hyper.hyper_mixes`."""
-    z = torch.empty(stream.shape[0], fn.shape[0], dtype=torch.float32)
+    z = empty(stream.shape[0], fn.shape[0], dtype=torch.float32)
     _native.hyper_project(stream.contiguous(), fn, constants.eps, z)
     return hyper_coefficients(z, base, scale, constants, stream.shape[1])
 
@@ -23,7 +24,7 @@ def hyper_coefficients(
 ) -> HyperMixes:
     """See :func:`di_kernels.ops.hyper.hyper_coefficients`."""
     rows = z.shape[0]
-    mixes = HyperMixes(torch.empty(rows, m), torch.empty(rows, m), torch.empty(rows, m, m))
+    mixes = _mixes(rows, m)
     _native.hyper_coefficients(
         z.contiguous(),
         base,
@@ -39,14 +40,14 @@ def hyper_coefficients(
 
 def hyper_pre(stream: Tensor, pre: Tensor) -> Tensor:
     """See :func:`di_kernels.ops.hyper.hyper_pre`."""
-    y = torch.empty(stream.shape[0], stream.shape[2], dtype=stream.dtype)
+    y = empty(stream.shape[0], stream.shape[2], dtype=stream.dtype)
     _native.hyper_pre(stream.contiguous(), pre.contiguous(), y)
     return y
 
 
 def hyper_post(stream: Tensor, y: Tensor, mixes: HyperMixes) -> Tensor:
     """See :func:`di_kernels.ops.hyper.hyper_post`."""
-    out = torch.empty(stream.shape, dtype=stream.dtype)
+    out = empty(*stream.shape, dtype=stream.dtype)
     _native.hyper_post(
         stream.contiguous(), y.contiguous(), mixes.post.contiguous(), mixes.comb.contiguous(), out
     )
@@ -58,9 +59,9 @@ def hyper_enter(
 ) -> tuple[HyperMixes, Tensor, Tensor | None]:
     """See :func:`di_kernels.ops.hyper.hyper_enter`."""
     rows, m, dim = stream.shape
-    mixes = HyperMixes(torch.empty(rows, m), torch.empty(rows, m), torch.empty(rows, m, m))
-    x = torch.empty(rows, dim, dtype=stream.dtype)
-    quantized = torch.empty(rows, dim, dtype=stream.dtype) if quantize else None
+    mixes = _mixes(rows, m)
+    x = empty(rows, dim, dtype=stream.dtype)
+    quantized = empty(rows, dim, dtype=stream.dtype) if quantize else None
     _native.hyper_enter(
         stream.contiguous(),
         pre.contiguous(),
@@ -81,7 +82,7 @@ def hyper_enter(
 
 def hyper_post_combined(stream: Tensor, shared: Tensor, routed: Tensor, mixes: HyperMixes) -> Tensor:
     """See :func:`di_kernels.ops.hyper.hyper_post_combined`."""
-    out = torch.empty(stream.shape, dtype=stream.dtype)
+    out = empty(*stream.shape, dtype=stream.dtype)
     _native.hyper_post_combined(
         stream.contiguous(),
         shared.contiguous(),
@@ -95,6 +96,11 @@ def hyper_post_combined(stream: Tensor, shared: Tensor, routed: Tensor, mixes: H
 
 def stream_mean(stream: Tensor) -> Tensor:
     """See :func:`di_kernels.ops.hyper.stream_mean`."""
-    y = torch.empty(stream.shape[0], stream.shape[2], dtype=stream.dtype)
+    y = empty(stream.shape[0], stream.shape[2], dtype=stream.dtype)
     _native.stream_mean(stream.contiguous(), y)
     return y
+
+
+def _mixes(rows: int, m: int) -> HyperMixes:
+    """Room for the coefficients of ``rows`` rows."""
+    return HyperMixes(*(empty(*shape, dtype=torch.float32) for shape in ((rows, m), (rows, m), (rows, m, m))))

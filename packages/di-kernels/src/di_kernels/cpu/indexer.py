@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from di_kernels import _native
+from di_kernels.cpu.arrays import empty
 from di_kernels.ops.indexer import IndexPages
 
 
@@ -20,7 +21,7 @@ def index_scores(
         # A row that claims more than its table has is refused, not allocated for.
         exist = pages.block_table.shape[1] * pages.values.shape[1]
         width = min(max(0, int(visible.max())), exist) if visible.numel() else 0
-    out = torch.empty((q.shape[0], width), dtype=torch.float32)
+    out = empty(q.shape[0], width, dtype=torch.float32)
     _native.index_scores(
         q.contiguous(), head_weights.contiguous(), _keys(pages), visible.contiguous(), entries, out
     )
@@ -39,8 +40,8 @@ def select_entries(
 ) -> tuple[Tensor, Tensor | None]:
     """See :func:`di_kernels.ops.indexer.select_entries`."""
     rows = q.shape[0]
-    selected = torch.empty((rows, topk), dtype=torch.int32)
-    blocks = None if top_blocks is None else torch.empty((rows, top_blocks), dtype=torch.int32)
+    selected = empty(rows, topk, dtype=torch.int32)
+    blocks = None if top_blocks is None else empty(rows, top_blocks, dtype=torch.int32)
     _native.select_entries(
         q.contiguous(),
         head_weights.contiguous(),
@@ -60,7 +61,7 @@ def _keys(pages: IndexPages) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
 
 def candidate_blocks(scores: Tensor, visible: Tensor, block_size: int, top_blocks: int) -> Tensor:
     """See :func:`di_kernels.ops.indexer.candidate_blocks`."""
-    out = torch.empty((scores.shape[0], top_blocks), dtype=torch.int32)
+    out = empty(scores.shape[0], top_blocks, dtype=torch.int32)
     if scores.stride(1) != 1:
         scores = scores.contiguous()
     _native.candidate_blocks(scores, visible.contiguous(), block_size, out)
@@ -69,6 +70,6 @@ def candidate_blocks(scores: Tensor, visible: Tensor, block_size: int, top_block
 
 def candidate_entries(blocks: Tensor, visible: Tensor, block_size: int) -> Tensor:
     """See :func:`di_kernels.ops.indexer.candidate_entries`."""
-    out = torch.empty((blocks.shape[0], blocks.shape[1] * block_size), dtype=torch.int32)
+    out = empty(blocks.shape[0], blocks.shape[1] * block_size, dtype=torch.int32)
     _native.candidate_entries(blocks.contiguous(), visible.contiguous(), block_size, out)
     return out

@@ -6,19 +6,20 @@ import torch
 from torch import Tensor
 
 from di_kernels import _native
+from di_kernels.cpu.arrays import empty
 from di_kernels.ops.linear import LinearWeight
 
 
 def linear(x: Tensor, weight: LinearWeight, quantize_input: bool, out_dtype: torch.dtype) -> Tensor:
     """See :func:`di_kernels.ops.linear.linear`."""
-    y = torch.empty(x.shape[0], weight.shape[0], dtype=out_dtype)
+    y = empty(x.shape[0], weight.shape[0], dtype=out_dtype)
     _native.linear(x.contiguous(), matrix(weight), quantize_input, y)
     return y
 
 
 def grouped_linear(x: Tensor, weight: LinearWeight, groups: int) -> Tensor:
     """See :func:`di_kernels.ops.linear.grouped_linear`."""
-    y = torch.empty(x.shape[0], weight.shape[0], dtype=x.dtype)
+    y = empty(x.shape[0], weight.shape[0], dtype=x.dtype)
     _native.grouped_linear(x.contiguous(), matrix(weight), y)
     return y
 

@@ -6,33 +6,34 @@ import torch
 from torch import Tensor
 
 from di_kernels import _native
+from di_kernels.cpu.arrays import empty
 from di_kernels.ops.sampling import DrawPurpose
 
 
 def philox(seeds: Tensor, positions: Tensor, purpose: DrawPurpose, count: int) -> Tensor:
     """See :func:`di_kernels.ops.sampling.philox`."""
-    out = torch.empty(seeds.shape[0], count, dtype=torch.int64)
+    out = empty(seeds.shape[0], count, dtype=torch.int64)
     _native.philox(seeds.contiguous(), positions.contiguous(), int(purpose), out)
     return out
 
 
 def all_finite(logits: Tensor) -> Tensor:
     """See :func:`di_kernels.ops.sampling.all_finite`."""
-    out = torch.empty(logits.shape[0], dtype=torch.bool)
+    out = empty(logits.shape[0], dtype=torch.bool)
     _native.all_finite(_rows(logits), out)
     return out
 
 
 def argmax(logits: Tensor) -> Tensor:
     """See :func:`di_kernels.ops.sampling.argmax`."""
-    out = torch.empty(logits.shape[0], dtype=torch.int64)
+    out = empty(logits.shape[0], dtype=torch.int64)
     _native.argmax(_rows(logits), out)
     return out
 
 
 def log_softmax(logits: Tensor) -> Tensor:
     """See :func:`di_kernels.ops.sampling.log_softmax`."""
-    out = torch.empty(logits.shape, dtype=torch.float32)
+    out = empty(*logits.shape, dtype=torch.float32)
     _native.log_softmax(_rows(logits), out)
     return out
 
@@ -40,10 +41,10 @@ def log_softmax(logits: Tensor) -> Tensor:
 def describe_tokens(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """See :func:`di_kernels.ops.sampling.describe_tokens`."""
     count = logits.shape[0]
-    logprobs = torch.empty(count, dtype=torch.float32)
-    ranks = torch.empty(count, dtype=torch.int64)
-    top_ids = torch.empty(count, k, dtype=torch.int64)
-    top_logprobs = torch.empty(count, k, dtype=torch.float32)
+    logprobs = empty(count, dtype=torch.float32)
+    ranks = empty(count, dtype=torch.int64)
+    top_ids = empty(count, k, dtype=torch.int64)
+    top_logprobs = empty(count, k, dtype=torch.float32)
     _native.describe_tokens(_rows(logits), ids.contiguous(), logprobs, ranks, top_ids, top_logprobs)
     return logprobs, ranks, top_ids, top_logprobs
 
@@ -84,8 +85,8 @@ def choose(
     logits: Tensor, parameters: Tensor, positions: Tensor, rows: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """See :func:`di_kernels.ops.sampling.choose`."""
-    tokens = torch.empty(positions.shape[0], dtype=torch.int64)
-    finite = torch.empty(positions.shape[0], dtype=torch.bool)
+    tokens = empty(positions.shape[0], dtype=torch.int64)
+    finite = empty(positions.shape[0], dtype=torch.bool)
     _native.choose(
         _rows(logits),
         parameters.contiguous(),

@@ -7,7 +7,8 @@ Every operation computes each row of its result from that row's own inputs, in a
 row, so the bits of a row never depend on how many rows, threads or sequences there are.
 
 Every operation raises TypeError for an argument of another kind or element type, ValueError for a shape, a layout or a
-value that is not allowed, IndexError for an index outside of what it points into, and
+value that is not allowed, IndexError for an index outside of what it points into, MemoryError for a result that the
+system has no memory for, and
 :class:`~di_kernels.errors.KernelUnavailableError` for tensors of a device that has no kernel for it. Messages name the
 argument, what it is and what is allowed. A docstring tells what does not follow from its list of arguments.
 """

@@ -133,6 +133,9 @@ def gathered_attention(q: Tensor, keys: Tensor, index: Tensor, sink: Tensor, sca
 
     Returns:
         ``[rows, heads, dim]`` in the type of ``q``.
+
+    Raises:
+        IndexError: an index beyond the keys; nothing is computed then.
     """
     check_dtype("q", q, *ACTIVATIONS)
     check_shape("q", q, None, None, None)

@@ -12,6 +12,7 @@ from di_kernels.dispatch import kernel
 from di_kernels.ops.checks import (
     ACTIVATIONS,
     check_dtype,
+    check_epsilon,
     check_kind,
     check_multiple,
     check_shape,
@@ -55,6 +56,9 @@ def key_records(x: Tensor, positions: Tensor, transform: KeyTransform, entry: En
 
     Returns:
         uint8 ``[rows, record_bytes]``, or float32 ``[rows, dim]`` for FLOAT32.
+
+    Raises:
+        IndexError: a position outside the table; nothing is computed then.
     """
     _check(x, positions, transform, entry)
     return cast(Tensor, kernel("cache", "key_records", x)(x, positions, transform, entry))
@@ -74,10 +78,13 @@ def store_keys(
     Args:
         x, positions, transform, entry: see :func:`key_records`.
         pages: changed in place. No two rows go to one entry.
-        block, place: int32 ``[rows]``, within the pages (IndexError, before anything is written).
+        block, place: int32 ``[rows]``, within the pages.
 
     Returns:
         ``rms_norm(x)``, the rows before rotation, like ``x``.
+
+    Raises:
+        IndexError: a position outside the table, or a place outside the pages; nothing is written then.
     """
     _check(x, positions, transform, entry)
     check_kind("pages", pages, KeyPages)
@@ -99,6 +106,7 @@ def _check(x: Tensor, positions: Tensor, transform: KeyTransform, entry: EntryFo
     check_kind("transform", transform, KeyTransform)
     check_kind("entry", entry, EntryFormat)
     check_tensors("transform", transform, "weight", "table")
+    check_epsilon("transform.eps", transform.eps)
     check_dtype("x", x, *ACTIVATIONS)
     check_shape("x", x, None, None)
     check_dtype("transform.weight", transform.weight, *ACTIVATIONS)

@@ -12,9 +12,9 @@ from di_kernels.dispatch import kernel
 from di_kernels.ops.checks import (
     ACTIVATIONS,
     check_dtype,
+    check_epsilon,
     check_integer,
     check_kind,
-    check_real,
     check_result_type,
     check_shape,
     check_tensors,
@@ -71,6 +71,8 @@ def engram_hash(windows: Tensor, constants: EngramHash) -> Tensor:
     check_tensors("constants", constants, "primes", "offsets")
     check_shape("constants.multipliers", constants.multipliers, None)
     check_shape("windows", windows, None, constants.multipliers.shape[0])
+    check_shape("constants.primes", constants.primes, max(windows.shape[1] - 1, 0), None)
+    check_shape("constants.offsets", constants.offsets, constants.primes.numel())
     return cast(Tensor, kernel("engram", "engram_hash", windows)(windows, constants))
 
 
@@ -84,6 +86,9 @@ def engram_gather(ids: Tensor, table: EngramTable, dtype: torch.dtype) -> Tensor
 
     Returns:
         ``[rows, columns*dim]`` of ``dtype``.
+
+    Raises:
+        IndexError: an id beyond the table; nothing is computed then.
     """
     check_dtype("ids", ids, torch.int64)
     check_shape("ids", ids, None, None)
@@ -118,7 +123,7 @@ def engram_inject(
     for name, weight in (("q_weight", q_weight), ("k_weight", k_weight)):
         check_dtype(name, weight, *ACTIVATIONS)
         check_shape(name, weight, m, dim)
-    check_real("eps", eps)
+    check_epsilon("eps", eps)
     check_dtype("active", active, torch.bool)
     check_shape("active", active, rows)
     return cast(

@@ -20,6 +20,7 @@ from di_kernels.ops.checks import (
     check_multiple,
     check_result_type,
     check_shape,
+    check_strided,
 )
 
 
@@ -104,6 +105,7 @@ def encode_records(x: Tensor, entry: EntryFormat) -> Tensor:
     """Cache records of vectors ``[rows, dim]``: uint8 ``[rows, record_bytes]``, or ``x`` as float32 for FLOAT32."""
     check_dtype("x", x, *ACTIVATIONS)
     if entry is EntryFormat.FLOAT32:
+        check_strided("x", x)
         return x.to(torch.float32)
     codes, scales = encode(x, entry)
     return torch.cat([codes, scales], dim=-1)
@@ -115,6 +117,7 @@ def decode_records(records: Tensor, entry: EntryFormat, dtype: torch.dtype = tor
     check_result_type("dtype", dtype)
     if entry is EntryFormat.FLOAT32:
         check_dtype("records", records, *ACTIVATIONS)
+        check_strided("records", records)
         return records.to(dtype)
     check_dtype("records", records, torch.uint8)
     _check_vectors("records", records)
@@ -129,6 +132,7 @@ def decode_records(records: Tensor, entry: EntryFormat, dtype: torch.dtype = tor
 
 
 def _check_vectors(name: str, tensor: Tensor) -> None:
+    check_strided(name, tensor)
     if tensor.ndim == 0:
         raise ValueError(f"{name} has shape []; expected [..., any]")
 

@@ -152,6 +152,7 @@ def hyper_enter(
     check_shape("pre", pre, stream.shape[0], stream.shape[1])
     check_dtype("weights.norm", weights.norm, *ACTIVATIONS)
     check_shape("weights.norm", weights.norm, stream.shape[2])
+    check_kind("quantize", quantize, bool)
     if quantize:
         check_multiple("the last dimension of stream", stream.shape[2], 32)
     return cast(

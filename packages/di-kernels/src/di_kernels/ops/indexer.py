@@ -18,6 +18,9 @@ from di_kernels.ops.checks import (
     check_tensors,
 )
 
+_MOST_IN_BLOCK = 2**63 - 1
+"""Entries of a block where blocks are only scored: one may reach beyond whatever is visible."""
+
 
 @dataclass(frozen=True)
 class IndexPages:
@@ -101,7 +104,7 @@ def select_entries(
     """
     _check_scored(q, head_weights, pages, visible)
     check_positive("topk", topk)
-    check_positive("block_size", block_size)
+    check_positive("block_size", block_size, _MOST_IN_BLOCK)
     if candidates is not None:
         check_dtype("candidates", candidates, torch.int32)
         check_shape("candidates", candidates, q.shape[0], None)
@@ -150,7 +153,7 @@ def candidate_blocks(scores: Tensor, visible: Tensor, block_size: int, top_block
     """
     check_dtype("scores", scores, torch.float32)
     check_shape("scores", scores, None, None)
-    check_positive("block_size", block_size)
+    check_positive("block_size", block_size, _MOST_IN_BLOCK)
     check_positive("top_blocks", top_blocks)
     check_dtype("visible", visible, torch.int32)
     check_shape("visible", visible, scores.shape[0])

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from di_kernels.dispatch import kernel
+from di_kernels.errors import shown
 from di_kernels.ops.checks import (
     ACTIVATIONS,
     check_dtype,
@@ -23,6 +24,7 @@ from di_kernels.ops.checks import (
     check_positive,
     check_result_type,
     check_shape,
+    check_strided,
 )
 
 
@@ -33,6 +35,17 @@ class WeightFormat(enum.Enum):
     BFLOAT16 = 1
     FP8 = 2
     MXFP4 = 3
+
+
+_DTYPES = {
+    WeightFormat.FLOAT32: torch.float32,
+    WeightFormat.BFLOAT16: torch.bfloat16,
+    WeightFormat.FP8: torch.uint8,
+    WeightFormat.MXFP4: torch.uint8,
+}
+_VALUES_PER_CODE = {WeightFormat.FP8: 1, WeightFormat.MXFP4: 2}
+MOST_SIZE = 1 << 40
+"""Largest number of rows or columns of a packed matrix."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +60,9 @@ class LinearWeight:
             and 32 inputs); else None.
         packed_shape: ``(n, k)`` where the matrix is packed: ``data`` then is uint8 ``[ceil(n/16), bytes]``, a group of
             16 rows with its scales in each row, and ``scale`` is None.
+
+    Raises:
+        TypeError, ValueError: ``data`` or ``scale`` is not what the format asks for.
     """
 
     format: WeightFormat
@@ -56,9 +72,30 @@ class LinearWeight:
 
     def __post_init__(self) -> None:
         check_kind("format", self.format, WeightFormat)
+        packed = self.packed_shape is not None
+        check_dtype("data", self.data, torch.uint8 if packed else _DTYPES[self.format])
+        check_strided("data", self.data)
         check_shape("data", self.data, None, None)
-        if self.scale is not None:
-            check_shape("scale", self.scale, None, None)
+        if packed:
+            self._check_packed_shape()
+        if packed or self.format not in _VALUES_PER_CODE:
+            if self.scale is not None:
+                raise ValueError(f"scale is {shown(self.scale)}; {self._described()} has None")
+        elif self.scale is None:
+            raise ValueError(f"scale is None; {self._described()} needs its scales")
+        else:
+            _check_codes("data", self.format, self.data, self.scale)
+
+    def _described(self) -> str:
+        return f"a {'packed ' if self.is_packed else ''}weight of format {self.format.name}"
+
+    def _check_packed_shape(self) -> None:
+        shape = self.packed_shape
+        if not isinstance(shape, tuple) or len(shape) != 2:
+            raise ValueError(f"packed_shape is {shown(shape)}; it must be two integers, rows and columns")
+        for place, size in enumerate(shape):
+            check_kind(f"packed_shape[{place}]", size, int)
+            check_number(f"packed_shape[{place}]", size, 0, MOST_SIZE)
 
     @classmethod
     def dense(cls, data: Tensor) -> LinearWeight:
@@ -69,22 +106,13 @@ class LinearWeight:
     @classmethod
     def fp8(cls, codes: Tensor, scale: Tensor) -> LinearWeight:
         """E4M3 codes ``[n, k]`` (uint8) with UE8M0 scales ``[n/32, k/32]`` (uint8)."""
-        check_dtype("codes", codes, torch.uint8)
-        check_dtype("scale", scale, torch.uint8)
-        check_shape("codes", codes, None, None)
-        check_multiple("rows of an FP8 weight", codes.shape[0], 32)
-        check_multiple("columns of an FP8 weight", codes.shape[1], 32)
-        check_shape("scale", scale, codes.shape[0] // 32, codes.shape[1] // 32)
+        _check_codes("codes", WeightFormat.FP8, codes, scale)
         return cls(WeightFormat.FP8, codes, scale)
 
     @classmethod
     def mxfp4(cls, codes: Tensor, scale: Tensor) -> LinearWeight:
         """E2M1 code pairs ``[n, k/2]`` (uint8) with UE8M0 scales ``[n, k/32]`` (uint8)."""
-        check_dtype("codes", codes, torch.uint8)
-        check_dtype("scale", scale, torch.uint8)
-        check_shape("codes", codes, None, None)
-        check_multiple("columns of an MXFP4 weight", codes.shape[1] * 2, 32)
-        check_shape("scale", scale, codes.shape[0], codes.shape[1] // 16)
+        _check_codes("codes", WeightFormat.MXFP4, codes, scale)
         return cls(WeightFormat.MXFP4, codes, scale)
 
     @property
@@ -137,10 +165,27 @@ class LinearWeight:
         return dequantize(self, dtype)
 
 
+def _check_codes(name: str, form: WeightFormat, codes: Tensor, scale: Tensor) -> None:
+    """Raise TypeError or ValueError unless ``codes`` and ``scale`` make a weight with scales."""
+    check_dtype(name, codes, torch.uint8)
+    check_dtype("scale", scale, torch.uint8)
+    check_strided("scale", scale)
+    check_shape(name, codes, None, None)
+    rows, columns = codes.shape[0], codes.shape[1] * _VALUES_PER_CODE[form]
+    rows_per_scale = 32 if form is WeightFormat.FP8 else 1
+    check_multiple(f"rows of an {form.name} weight", rows, rows_per_scale)
+    check_multiple(f"columns of an {form.name} weight", columns, 32)
+    check_shape("scale", scale, rows // rows_per_scale, columns // 32)
+
+
 def linear(
     x: Tensor, weight: LinearWeight, *, quantize_input: bool = False, out_dtype: torch.dtype | None = None
 ) -> Tensor:
     """``x . W^T`` for each row of ``x``.
+
+    The sum of a block of 32 inputs is formed before it is scaled, so it can overflow to an infinity where the scaled
+    sum would be finite: inputs near 3e38 with FP8 weights of tiny scales. (On amx weights are scaled first if ``x`` is
+    bfloat16.)
 
     Args:
         x: ``[rows, k]`` bfloat16 or float32.

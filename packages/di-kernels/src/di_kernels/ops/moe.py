@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import cast
 
 import torch
 from torch import Tensor
 
 from di_kernels.dispatch import kernel
-from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_integer, check_kind, check_real, check_shape
+from di_kernels.errors import shown
+from di_kernels.ops.checks import (
+    ACTIVATIONS,
+    check_dtype,
+    check_integer,
+    check_kind,
+    check_real,
+    check_shape,
+    check_strided,
+)
 from di_kernels.ops.linear import LinearWeight
 
 
@@ -18,25 +28,37 @@ class ExpertWeights:
     """SwiGLU MLPs of equal shape: gate ``w1 [inter, dim]``, up ``w3 [inter, dim]``, down ``w2 [dim, inter]``.
 
     All matrices have one format, and are packed or none of them.
+
+    The first use notes where the weights lie; from then on values may change in place, but not the memory: another
+    ``data`` given to a tensor has no effect, and resizing or sharing its storage (``share_memory_``) is not allowed.
+    Copies, also by pickling or ``dataclasses.replace``, note it for themselves.
     """
 
     w1: tuple[LinearWeight, ...]
     w3: tuple[LinearWeight, ...]
     w2: tuple[LinearWeight, ...]
-    bound: dict[str, object] = field(default_factory=dict, repr=False)
-    """Native objects that backends bound to these weights, by backend name."""
 
     def __post_init__(self) -> None:
         for name, weights in (("w1", self.w1), ("w3", self.w3), ("w2", self.w2)):
             check_kind(name, weights, tuple)
+            if len(weights) != len(self.w1):
+                raise ValueError(f"{name} has {len(weights)} experts; w1 has {len(self.w1)}")
             for place, weight in enumerate(weights):
                 check_kind(f"{name}[{place}]", weight, LinearWeight)
                 _check_like(f"{name}[{place}]", weight, self.w1[0])
-            if len(weights) != len(self.w1):
-                raise ValueError(f"{name} has {len(weights)} experts; w1 has {len(self.w1)}")
+
+    @cached_property
+    def bound(self) -> dict[str, object]:
+        """What backends bound to these weights, by backend name. No field: it is not handed on to a changed copy."""
+        return {}
 
     def __len__(self) -> int:
         return len(self.w1)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # torch.multiprocessing moves the memory of what it pickles, so this bank too has to look again.
+        self.bound.clear()
+        return type(self), (self.w1, self.w3, self.w2)
 
 
 def _check_like(name: str, weight: LinearWeight, first: LinearWeight) -> None:
@@ -64,13 +86,14 @@ def route(logits: Tensor, bias: Tensor, top_k: int, scale: float) -> tuple[Tenso
     check_dtype("logits", logits, torch.float32)
     check_shape("logits", logits, None, None)
     check_dtype("bias", bias, torch.float32)
+    check_strided("bias", bias)
     rows, experts = logits.shape
     if bias.shape not in ((experts,), (rows, experts)):
         raise ValueError(f"bias has shape {list(bias.shape)}; expected [{experts}] or [{rows}, {experts}]")
     check_integer("top_k", top_k)
     check_real("scale", scale)
     if not 0 < top_k <= experts:
-        raise ValueError(f"top_k is {top_k}; it must be within 1..{experts}")
+        raise ValueError(f"top_k is {shown(top_k)}; it must be within 1..{experts}")
     return cast(tuple[Tensor, Tensor], kernel("moe", "route", logits)(logits, bias, top_k, scale))
 
 
@@ -89,6 +112,9 @@ def experts(
 
     Returns:
         ``[rows, k, dim]`` in the type of ``x``, not yet summed.
+
+    Raises:
+        IndexError: an id beyond the bank; nothing is computed then.
     """
     check_dtype("x", x, *ACTIVATIONS)
     check_shape("x", x, None, None)

@@ -7,7 +7,7 @@ from typing import cast
 from torch import Tensor
 
 from di_kernels.dispatch import kernel
-from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_multiple, check_real, check_shape
+from di_kernels.ops.checks import ACTIVATIONS, check_dtype, check_epsilon, check_multiple, check_shape
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -16,7 +16,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     Args:
         x: ``[rows, dim]`` bfloat16 or float32.
         weight: ``[dim]`` bfloat16 or float32.
-        eps: added to the mean square; the released model uses 1e-20.
+        eps: added to the mean square, not negative; the released model uses 1e-20.
 
     Returns:
         ``[rows, dim]`` in the type of ``x``.
@@ -40,5 +40,5 @@ def _check(x: Tensor, weight: Tensor, eps: float) -> None:
     check_dtype("x", x, *ACTIVATIONS)
     check_dtype("weight", weight, *ACTIVATIONS)
     check_shape("weight", weight, None)
-    check_real("eps", eps)
+    check_epsilon("eps", eps)
     check_shape("x", x, None, weight.shape[0])

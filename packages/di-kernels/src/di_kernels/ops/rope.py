@@ -14,15 +14,20 @@ from di_kernels.errors import shown
 from di_kernels.ops.checks import (
     ACTIVATIONS,
     check_dtype,
+    check_integer,
     check_kind,
     check_multiple,
     check_number,
+    check_place,
     check_positive,
+    check_readable,
     check_shape,
+    check_strided,
 )
 
 _SMALLEST, _LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
 _MOST_POSITIONS = 2**31  # what int32 positions reach
+_MOST_DIMENSIONS = 2**20
 
 
 @dataclass(frozen=True)
@@ -51,18 +56,18 @@ def rope_frequencies(dim: int, theta: float, yarn: YarnScaling | None = None) ->
     """Inverse frequencies, float32 ``[dim/2]``; every step in float32, as the released tables are.
 
     Args:
-        dim: number of rotary dimensions, even.
+        dim: number of rotary dimensions, even, at most 2^20.
         theta: base, positive and in the range of float32; above 1 with ``yarn``.
         yarn: blending of interpolated and plain frequencies, or None for plain ones.
 
     Raises:
         ValueError: ``dim`` or ``theta`` out of range; TypeError where one is no number.
     """
-    check_positive("dim", dim)
+    check_positive("dim", dim, _MOST_DIMENSIONS)
     check_multiple("dim", dim, 2)
     check_number("theta", theta, _SMALLEST, _LARGEST)
-    exponent = torch.arange(0, dim, 2, dtype=torch.float32) / dim
-    power = torch.tensor(theta, dtype=torch.float32) ** exponent
+    exponent = torch.arange(0, dim, 2, dtype=torch.float32, device="cpu") / dim
+    power = torch.tensor(theta, dtype=torch.float32, device="cpu") ** exponent
     plain = 1.0 / power
     if yarn is None:
         return plain
@@ -81,7 +86,7 @@ def rope_frequencies(dim: int, theta: float, yarn: YarnScaling | None = None) ->
     high = float(min(math.ceil(correction(yarn.beta_slow)), dim - 1))
     if low == high:
         high += 0.001
-    ramp = ((torch.arange(dim // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
+    ramp = ((torch.arange(dim // 2, dtype=torch.float32, device="cpu") - low) / (high - low)).clamp(0, 1)
     keep = 1 - ramp
     return 1.0 / (yarn.factor * power) * (1 - keep) + plain * keep
 
@@ -95,11 +100,11 @@ def rope_table(frequencies: Tensor, positions: int) -> Tensor:
     """
     check_dtype("frequencies", frequencies, torch.float32)
     check_shape("frequencies", frequencies, None)
+    check_readable("frequencies", frequencies)
     if not bool(frequencies.isfinite().all()):
         raise ValueError(f"frequencies is {shown(frequencies.tolist())}; they must be finite")
-    check_kind("positions", positions, int)
-    check_number("positions", positions, 0, _MOST_POSITIONS)
-    return rope_rows(frequencies, torch.arange(positions, dtype=torch.int64))
+    check_integer("positions", positions, 0, _MOST_POSITIONS)
+    return rope_rows(frequencies, torch.arange(positions, dtype=torch.int64, device=frequencies.device))
 
 
 def rope_rows(frequencies: Tensor, positions: Tensor) -> Tensor:
@@ -112,6 +117,8 @@ def rope_rows(frequencies: Tensor, positions: Tensor) -> Tensor:
     check_shape("frequencies", frequencies, None)
     check_dtype("positions", positions, torch.int32, torch.int64)
     check_shape("positions", positions, None)
+    check_strided("frequencies", frequencies)
+    check_place("positions", positions, frequencies.device.type)
     angle = positions.to(torch.float32)[:, None] * frequencies[None, :]
     angle = angle.to(torch.float64)
     # Rounded one by one: at a million positions a float64 table of both would take half a gigabyte more.
@@ -130,6 +137,9 @@ def apply_rope(x: Tensor, positions: Tensor, table: Tensor, *, inverse: bool = F
     Returns:
         A new tensor like ``x``: ``y0 = x0*c - x1*s``, ``y1 = x0*s + x1*c`` (inverse: ``s`` negated), float32 products
         and sum, rounded once.
+
+    Raises:
+        IndexError: a position outside the table; nothing is computed then.
     """
     check_dtype("x", x, *ACTIVATIONS)
     check_dtype("positions", positions, torch.int32)
@@ -141,4 +151,5 @@ def apply_rope(x: Tensor, positions: Tensor, table: Tensor, *, inverse: bool = F
         raise ValueError(
             f"x has width {x.shape[2]}; it must be at least the {table.shape[1]} rotary dimensions"
         )
+    check_kind("inverse", inverse, bool)
     return cast(Tensor, kernel("rope", "apply_rope", x)(x, positions, table, inverse))

@@ -27,7 +27,16 @@ import torch
 from torch import Tensor
 
 from di_kernels.dispatch import kernel
-from di_kernels.ops.checks import check_dtype, check_integer, check_kind, check_shape
+from di_kernels.errors import shown
+from di_kernels.ops.checks import (
+    MOST_COUNT,
+    check_dtype,
+    check_integer,
+    check_kind,
+    check_readable,
+    check_shape,
+    check_strided,
+)
 
 
 class DrawPurpose(enum.IntEnum):
@@ -55,7 +64,7 @@ def philox(seeds: Tensor, positions: Tensor, purpose: DrawPurpose, count: int) -
         seeds: int64 ``[rows]``, the bits of an unsigned 64-bit seed.
         positions: int64 ``[rows]``, not negative.
         purpose: one for all rows.
-        count: at least 0.
+        count: 0 to 2^31 - 1.
 
     Returns:
         int64 ``[rows, count]``, values in ``[0, 2^32)``.
@@ -63,9 +72,7 @@ def philox(seeds: Tensor, positions: Tensor, purpose: DrawPurpose, count: int) -
     check_shape("seeds", seeds, None)
     _check_streams(seeds, positions, seeds.shape[0])
     check_kind("purpose", purpose, DrawPurpose)
-    check_integer("count", count)
-    if count < 0:
-        raise ValueError(f"count is {count}; it must be at least 0")
+    check_integer("count", count, 0, MOST_COUNT)
     return cast(Tensor, kernel("sampling", "philox", seeds)(seeds, positions, purpose, count))
 
 
@@ -216,10 +223,17 @@ def choose(
 def pack_parameters(
     temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, seeds: Tensor
 ) -> Tensor:
-    """The parameters of :func:`sample` as :func:`choose` takes them, uint8 ``[rows, 40]``."""
+    """The parameters of :func:`sample` as :func:`choose` takes them, uint8 ``[rows, 40]``.
+
+    Args:
+        temperature, top_p, min_p: float64 ``[rows]``; :func:`choose` says whether it can draw with their values.
+        top_k, seeds: int64 ``[rows]``.
+    """
+    check_shape("temperature", temperature, None)
+    _check_parameters(temperature, top_k, top_p, min_p, seeds, temperature.shape[0])
     records = np.empty(len(temperature), dtype=PARAMETERS)
     for name, values in zip(PARAMETERS.names or (), (temperature, top_p, min_p, top_k, seeds), strict=True):
-        records[name] = values.cpu().resolve_neg().numpy().view(PARAMETERS[name])
+        records[name] = values.detach().cpu().resolve_neg().numpy().view(PARAMETERS[name])
     packed = records.view(np.uint8).reshape(len(records), PARAMETERS.itemsize)
     return torch.from_numpy(packed).to(temperature.device)
 
@@ -261,14 +275,10 @@ def sample(
     """
     _check_logits(logits)
     rows = logits.shape[0]
-    for name, values in (("temperature", temperature), ("top_p", top_p), ("min_p", min_p)):
-        check_dtype(name, values, torch.float64)
-        check_shape(name, values, rows)
+    _check_parameters(temperature, top_k, top_p, min_p, seeds, rows)
     _check_range("temperature", temperature, (temperature >= 0) & (temperature < math.inf), "[0, inf)")
     _check_range("top_p", top_p, (top_p > 0) & (top_p <= 1), "(0, 1]")
     _check_range("min_p", min_p, (min_p >= 0) & (min_p <= 1), "[0, 1]")
-    check_dtype("top_k", top_k, torch.int64)
-    check_shape("top_k", top_k, rows)
     _check_streams(seeds, positions, rows)
     parameters = pack_parameters(temperature, top_k, top_p, min_p, seeds)
     return choose(logits, parameters, positions)[0]
@@ -281,14 +291,29 @@ def _check_logits(logits: Tensor) -> None:
         raise ValueError(f"logits has {logits.shape[1]} columns; allowed: 1 to {2**31 - 1}")
 
 
+def _check_parameters(
+    temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, seeds: Tensor, rows: int
+) -> None:
+    for name, values in (("temperature", temperature), ("top_p", top_p), ("min_p", min_p)):
+        _check_read(name, values, torch.float64, rows)
+    for name, values in (("top_k", top_k), ("seeds", seeds)):
+        _check_read(name, values, torch.int64, rows)
+
+
+def _check_read(name: str, values: Tensor, dtype: torch.dtype, count: int | None) -> None:
+    """Type, shape and place of an argument whose values are looked at here, before any kernel sees it."""
+    check_dtype(name, values, dtype)
+    check_readable(name, values)
+    check_shape(name, values, count)
+
+
 def _check_range(name: str, values: Tensor, valid: Tensor, allowed: str) -> None:
     if not bool(valid.all()):
         raise ValueError(f"{name} holds {values[~valid].tolist()}; allowed: {allowed}")
 
 
 def _check_ids(name: str, ids: Tensor, count: int | None, vocab_size: int) -> None:
-    check_dtype(name, ids, torch.int64)
-    check_shape(name, ids, count)
+    _check_read(name, ids, torch.int64, count)
     if ids.numel() == 0:
         return
     low, high = map(int, ids.aminmax())
@@ -298,8 +323,7 @@ def _check_ids(name: str, ids: Tensor, count: int | None, vocab_size: int) -> No
 
 def _check_streams(seeds: Tensor, positions: Tensor, rows: int) -> None:
     for name, values in (("seeds", seeds), ("positions", positions)):
-        check_dtype(name, values, torch.int64)
-        check_shape(name, values, rows)
+        _check_read(name, values, torch.int64, rows)
     if rows and int(positions.min()) < 0:
         raise ValueError(f"positions holds {int(positions.min())}; positions must not be negative")
 
@@ -307,7 +331,7 @@ def _check_streams(seeds: Tensor, positions: Tensor, rows: int) -> None:
 def _check_count(k: int, logits: Tensor) -> None:
     check_integer("k", k)
     if not 0 <= k <= logits.shape[1]:
-        raise ValueError(f"k is {k}; it must be in [0, {logits.shape[1]}] (columns of the logits)")
+        raise ValueError(f"k is {shown(k)}; it must be in [0, {logits.shape[1]}] (columns of the logits)")
 
 
 def _check_rows(rows: Tensor | None, logits: Tensor) -> int:
@@ -320,6 +344,7 @@ def _check_rows(rows: Tensor | None, logits: Tensor) -> int:
 
 
 def _check_dense_rows(logits: Tensor) -> None:
+    check_strided("logits", logits)
     if logits.shape[1] > 1 and logits.stride(1) != 1:
         raise ValueError("logits must be contiguous in its last dimension (it is edited in place)")
     if logits.shape[0] > 1 and logits.stride(0) < logits.shape[1]:
@@ -330,8 +355,7 @@ def _check_entries(logits: Tensor, row_starts: Tensor, token_ids: Tensor) -> Non
     _check_logits(logits)
     _check_dense_rows(logits)
     _check_ids("token_ids", token_ids, None, logits.shape[1])
-    check_dtype("row_starts", row_starts, torch.int64)
-    check_shape("row_starts", row_starts, logits.shape[0] + 1)
+    _check_read("row_starts", row_starts, torch.int64, logits.shape[0] + 1)
     starts = row_starts.tolist()
     if starts[0] != 0 or starts[-1] != token_ids.shape[0] or sorted(starts) != starts:
         raise ValueError(f"row_starts is {starts}; it must ascend from 0 to the {token_ids.shape[0]} entries")

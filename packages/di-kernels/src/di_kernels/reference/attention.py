@@ -25,7 +25,7 @@ def sparse_attention(
         more, there = _entries(entries, q.dtype)
         keys, present = torch.cat([keys, more], dim=1), torch.cat([present, there], dim=1)
     # An absent record may decode to NaN, which a zero probability would not silence.
-    keys = torch.where(present[..., None], keys, torch.zeros((), dtype=keys.dtype))
+    keys = torch.where(present[..., None], keys, torch.zeros((), dtype=keys.dtype, device=keys.device))
     return _attend(q, lambda columns: keys[:, columns], present, sink, scale)
 
 
@@ -40,7 +40,7 @@ def gathered_attention(q: Tensor, keys: Tensor, index: Tensor, sink: Tensor, sca
 def _window(window: WindowKeys, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Keys ``[rows, n, dim]`` of positions ``begin..`` and whether each is before ``end``."""
     width = max(int((window.end - window.begin).max()), 0) if window.end.numel() else 0
-    position = window.begin.long()[:, None] + torch.arange(width)
+    position = window.begin.long()[:, None] + torch.arange(width, device=window.begin.device)
     present = position < window.end[:, None]
     in_ring = position < window.split[:, None]
     cell = (position % window.ring.shape[1])[..., None]
@@ -69,9 +69,9 @@ def _attend(
     """
     rows, heads, dim = q.shape
     wide = accumulator(q)
-    maximum = torch.full((rows, heads), -torch.inf)
-    denominator = torch.zeros(rows, heads)
-    output = torch.zeros(rows, heads, dim)
+    denominator = torch.zeros(rows, heads, dtype=torch.float32, device=q.device)
+    maximum = torch.full_like(denominator, -torch.inf)
+    output = torch.zeros(rows, heads, dim, dtype=torch.float32, device=q.device)
     used = present.any(dim=0).nonzero()
     for start in range(0, int(used.max()) + 1 if used.numel() else 0, PIECE):
         columns = slice(start, start + PIECE)

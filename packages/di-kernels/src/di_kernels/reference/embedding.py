@@ -11,4 +11,4 @@ def embed(ids: Tensor, table: Tensor, dtype: torch.dtype) -> Tensor:
     vocab = table.shape[0]
     rows = table[ids.long().clamp(0, vocab - 1)].to(dtype)
     known = (ids >= 0) & (ids < vocab)
-    return torch.where(known[:, None], rows, torch.zeros((), dtype=dtype))
+    return torch.where(known[:, None], rows, torch.zeros((), dtype=dtype, device=rows.device))

@@ -42,7 +42,8 @@ def engram_gather(ids: Tensor, table: EngramTable, dtype: torch.dtype) -> Tensor
     values = table.data[rows]
     if table.scale is not None:
         values = decode(values, table.scale[rows], EntryFormat.FP8, dtype)
-    return torch.where((ids >= 0)[..., None], values.to(dtype), torch.zeros((), dtype=dtype)).flatten(1)
+    zero = torch.zeros((), dtype=dtype, device=values.device)
+    return torch.where((ids >= 0)[..., None], values.to(dtype), zero).flatten(1)
 
 
 def engram_inject(

@@ -53,7 +53,7 @@ def e2m1_encode(x: Tensor) -> Tensor:
 
 def e2m1_decode(codes: Tensor) -> Tensor:
     """Float32 values of E2M1 codes ``0..15`` (uint8 of any shape); code 8 is -0."""
-    magnitude = torch.tensor(E2M1_MAGNITUDES)[(codes & 7).long()]
+    magnitude = torch.tensor(E2M1_MAGNITUDES, dtype=torch.float32, device=codes.device)[(codes & 7).long()]
     return torch.where(codes >= 8, -magnitude, magnitude)
 
 
@@ -89,7 +89,8 @@ def encode(x: Tensor, entry: EntryFormat) -> tuple[Tensor, Tensor]:
     groups = _groups(x.to(torch.float32), entry.group)
     amax = groups.abs().amax(dim=-1)
     if entry is EntryFormat.FP4:
-        limit = (amax.clamp(min=FP4_MIN_AMAX) * torch.tensor(1 / 6, dtype=torch.float32)).clamp(max=E4M3_MAX)
+        sixth = torch.tensor(1 / 6, dtype=torch.float32, device=x.device)
+        limit = (amax.clamp(min=FP4_MIN_AMAX) * sixth).clamp(max=E4M3_MAX)
         scales = torch.where(amax.isnan(), E4M3_NAN, e4m3_encode(limit)).to(torch.uint8)
         scaled = groups / e4m3_decode(scales)[..., None]
         undefined = scales == E4M3_NAN

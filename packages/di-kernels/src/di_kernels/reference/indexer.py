@@ -19,12 +19,12 @@ def index_scores(
     """See :func:`di_kernels.ops.indexer.index_scores`."""
     if entries is None:
         width = int(visible.max()) if visible.numel() else 0
-        entries = torch.arange(width, dtype=torch.int32).expand(q.shape[0], width)
+        entries = torch.arange(width, dtype=torch.int32, device=q.device).expand(q.shape[0], width)
     present = (entries >= 0) & (entries < visible[:, None])
     keys = _keys(pages, torch.where(present, entries, 0).long(), q.dtype)
     wide = accumulator(q)
     dots = torch.einsum("rhd,rnd->rhn", q.to(wide), keys.to(wide)).to(torch.float32).to(q.dtype)
-    scores = torch.zeros(entries.shape)
+    scores = torch.zeros(entries.shape, dtype=torch.float32, device=q.device)
     for head in range(q.shape[1]):
         scores = scores + (torch.relu(dots[:, head]) * head_weights[:, head, None]).to(torch.float32)
     return torch.where(present, scores.to(q.dtype).to(torch.float32), -torch.inf)
@@ -70,18 +70,19 @@ def candidate_blocks(scores: Tensor, visible: Tensor, block_size: int, top_block
     """See :func:`di_kernels.ops.indexer.candidate_blocks`."""
     rows, n = scores.shape
     blocks = -(-n // block_size)
-    present = torch.arange(n) < visible[:, None]
-    padded = torch.full((rows, blocks * block_size), -torch.inf)
+    present = torch.arange(n, device=scores.device) < visible[:, None]
+    padded = torch.full((rows, blocks * block_size), -torch.inf, dtype=scores.dtype, device=scores.device)
     padded[:, :n] = torch.where(present & ~scores.isnan(), scores, -torch.inf)
     # Finite, so that the block pinned with +inf stands above every other.
     best = padded.view(rows, blocks, block_size).amax(dim=2).clamp(max=torch.finfo(torch.bfloat16).max)
     count = (visible + block_size - 1) // block_size
-    last = torch.arange(blocks) == count[:, None] - 1
+    last = torch.arange(blocks, device=scores.device) == count[:, None] - 1
     return topk_indices(torch.where(last, torch.inf, best), top_blocks, count.to(torch.int32))
 
 
 def candidate_entries(blocks: Tensor, visible: Tensor, block_size: int) -> Tensor:
     """See :func:`di_kernels.ops.indexer.candidate_entries`."""
-    entry = blocks[..., None] * block_size + torch.arange(block_size, dtype=torch.int32)
+    places = torch.arange(block_size, dtype=torch.int32, device=blocks.device)
+    entry = blocks[..., None] * block_size + places
     present = (blocks[..., None] >= 0) & (entry < visible[:, None, None])
     return torch.where(present, entry, -1).to(torch.int32).flatten(1)

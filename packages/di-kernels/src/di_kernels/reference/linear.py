@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from di_kernels.ops.checks import check_kind
 from di_kernels.ops.formats import EntryFormat
 from di_kernels.ops.linear import LinearWeight, WeightFormat
 from di_kernels.reference.formats import e2m1_decode, e4m3_decode, round_trip, ue8m0_decode, unpack_nibbles
@@ -30,7 +31,14 @@ def dequantize(weight: LinearWeight, dtype: torch.dtype = torch.float32) -> Tens
 
 
 def unpack(weight: LinearWeight) -> LinearWeight:
-    """The matrix as the checkpoint stores it, from a packed one (``csrc/weight_layout.hpp``)."""
+    """The matrix as the checkpoint stores it, from a packed one (``csrc/weight_layout.hpp``).
+
+    Raises:
+        TypeError, ValueError: ``weight`` is no packed weight.
+    """
+    check_kind("weight", weight, LinearWeight)
+    if not weight.is_packed:
+        raise ValueError(f"weight is {weight.format.name}, as stored; it must be packed")
     n, k = weight.shape
     blocks = -(-k // 32)
     words = {WeightFormat.FLOAT32: 32, WeightFormat.BFLOAT16: 16, WeightFormat.FP8: 8, WeightFormat.MXFP4: 4}

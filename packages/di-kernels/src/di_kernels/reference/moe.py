@@ -23,7 +23,7 @@ def experts(
     x: Tensor, ids: Tensor, weights: Tensor | None, bank: ExpertWeights, limit: float, quantize_input: bool
 ) -> Tensor:
     """See :func:`di_kernels.ops.moe.experts`."""
-    output = torch.zeros(*ids.shape, x.shape[1], dtype=x.dtype)
+    output = torch.zeros(*ids.shape, x.shape[1], dtype=x.dtype, device=x.device)
     for expert in range(len(bank)):
         row, slot = (ids == expert).nonzero(as_tuple=True)
         if row.numel():

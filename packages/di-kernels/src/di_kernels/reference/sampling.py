@@ -43,7 +43,7 @@ def philox(seeds: Tensor, positions: Tensor, purpose: DrawPurpose, count: int) -
         list(islice(_stream(seed, position, purpose), count))
         for seed, position in zip(seeds.tolist(), positions.tolist(), strict=True)
     ]
-    return torch.tensor(rows, dtype=torch.int64).reshape(len(rows), count)
+    return torch.tensor(rows, dtype=torch.int64, device="cpu").reshape(len(rows), count)
 
 
 def all_finite(logits: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ def all_finite(logits: Tensor) -> Tensor:
 def argmax(logits: Tensor) -> Tensor:
     """See :func:`di_kernels.ops.sampling.argmax`."""
     rows = [int(_ranking(row)[0]) if _has_distribution(row) else -1 for row in logits.numpy()]
-    return torch.tensor(rows, dtype=torch.int64)
+    return torch.tensor(rows, dtype=torch.int64, device="cpu")
 
 
 def log_softmax(logits: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ def apply_bias(logits: Tensor, row_starts: Tensor, token_ids: Tensor, values: Te
 
 def apply_bitmask(logits: Tensor, bitmask: Tensor, rows: Tensor | None = None) -> None:
     """See :func:`di_kernels.ops.sampling.apply_bitmask`."""
-    columns = torch.arange(logits.shape[1])
+    columns = torch.arange(logits.shape[1], device=logits.device)
     allowed = (bitmask.view(torch.int32)[:, columns // 32] >> (columns % 32)) & 1
     for i, row in enumerate(range(len(bitmask)) if rows is None else rows.tolist()):
         logits[row, allowed[i] == 0] = -math.inf
@@ -143,7 +143,7 @@ def sample(
             weights = _fixed_point(row, float(temperature[r]))
             weights[~_kept(row, weights, int(top_k[r]), float(top_p[r]), float(min_p[r]))] = 0
             tokens.append(_draw(weights, _stream(int(seeds[r]), int(positions[r]), DrawPurpose.FRESH)))
-    return torch.tensor(tokens, dtype=torch.int64)
+    return torch.tensor(tokens, dtype=torch.int64, device="cpu")
 
 
 def _has_distribution(row: NDArray[np.float32]) -> bool:

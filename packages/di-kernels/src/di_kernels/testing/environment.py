@@ -57,6 +57,21 @@ def instructions(name: str) -> Iterator[None]:
         set_instruction_set(before)
 
 
+@contextlib.contextmanager
+def torch_default(changed: torch.dtype | torch.device) -> Iterator[None]:
+    """Run the block with another default of torch: the type or the device of tensors that are made without saying."""
+    if isinstance(changed, torch.device):
+        with changed:
+            yield
+        return
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(changed)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 def shared_directory(start: str | Path) -> Path | None:
     """The directory ``shared`` (specifications and golden values) beside this repository, or None.
 

@@ -53,14 +53,14 @@ def hostile(kind: Hostile, *shape: int, dtype: torch.dtype = torch.float32, seed
         dtype: bfloat16 or float32.
         seed: another seed gives other values of the same kind.
     """
-    generator = torch.Generator().manual_seed(1000 * seed + len(kind.value))
-    normal = torch.randn(shape, generator=generator)
+    generator = torch.Generator("cpu").manual_seed(1000 * seed + len(kind.value))
+    normal = torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
     signs = torch.where(normal < 0, -1.0, 1.0)
     values = normal
     if kind is Hostile.ZEROS:
-        values = torch.zeros(shape)
+        values = torch.zeros_like(normal)
     elif kind is Hostile.NEGATIVE_ZEROS:
-        values = -torch.zeros(shape)
+        values = -torch.zeros_like(normal)
     elif kind is Hostile.TINY:
         values = normal * 1e-30
     elif kind is Hostile.HUGE:
@@ -68,12 +68,12 @@ def hostile(kind: Hostile, *shape: int, dtype: torch.dtype = torch.float32, seed
     elif kind is Hostile.EXTREMES:
         values = signs * float(torch.finfo(torch.bfloat16).max)
     elif kind is Hostile.SUBNORMALS:
-        values = signs * torch.randint(1, 128, shape, generator=generator) * 2.0**-133
+        values = signs * torch.randint(1, 128, shape, generator=generator, device="cpu") * 2.0**-133
     elif kind is Hostile.OUTLIERS:
-        rare = torch.randint(0, 16, shape, generator=generator) == 0
+        rare = torch.randint(0, 16, shape, generator=generator, device="cpu") == 0
         values = torch.where(rare, normal * 100, normal)
     elif kind is Hostile.TIES:
-        values = torch.randint(-128, 129, shape, generator=generator) / 16
+        values = torch.randint(-128, 129, shape, generator=generator, device="cpu") / 16
     elif not kind.finite:
         values = _with_specials(normal, kind, generator)
     return values.to(dtype)
@@ -86,6 +86,6 @@ def _with_specials(values: Tensor, kind: Hostile, generator: torch.Generator) ->
     rows = values.reshape(-1, values.shape[-1])
     specials = [math.nan] if kind is Hostile.NAN else [math.inf, -math.inf]
     for special in specials:
-        column = torch.randint(0, rows.shape[1], (rows.shape[0],), generator=generator)
-        rows[torch.arange(0, rows.shape[0], 2), column[::2]] = special
+        column = torch.randint(0, rows.shape[1], (rows.shape[0],), generator=generator, device="cpu")
+        rows[torch.arange(0, rows.shape[0], 2, device="cpu"), column[::2]] = special
     return rows.reshape(values.shape)

@@ -8,7 +8,9 @@ from torch import Tensor
 
 def with_row_gaps(tensor: Tensor, gap: int = 5) -> Tensor:
     """The values of ``tensor``: dense slices of the last dimension, ``gap`` other elements between them."""
-    padded = torch.full((*tensor.shape[:-1], tensor.shape[-1] + gap), 77).to(tensor.dtype)
+    padded = torch.full((*tensor.shape[:-1], tensor.shape[-1] + gap), 77, device=tensor.device).to(
+        tensor.dtype
+    )
     view = padded[..., : tensor.shape[-1]]
     view.copy_(tensor)
     return view
@@ -16,7 +18,7 @@ def with_row_gaps(tensor: Tensor, gap: int = 5) -> Tensor:
 
 def with_gaps(tensor: Tensor) -> Tensor:
     """The values of ``tensor`` with an unrelated element behind each (a last stride of two)."""
-    padded = torch.full((*tensor.shape, 2), 77).to(tensor.dtype)
+    padded = torch.full((*tensor.shape, 2), 77, device=tensor.device).to(tensor.dtype)
     view = padded[..., 0]
     view.copy_(tensor)
     return view

@@ -21,13 +21,13 @@ def random_weight(form: WeightFormat, n: int, k: int, seed: int = 0, *, exponent
         seed: another seed gives other values.
         exponent: every value is multiplied by two to this power, from -100 to 100.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator("cpu").manual_seed(seed)
     if form in (WeightFormat.FLOAT32, WeightFormat.BFLOAT16):
-        values = torch.randn(n, k, generator=generator) * 2.0**exponent
+        values = torch.randn(n, k, generator=generator, dtype=torch.float32, device="cpu") * 2.0**exponent
         return LinearWeight.dense(values if form is WeightFormat.FLOAT32 else values.to(torch.bfloat16))
 
     def integers(low: int, high: int, *shape: int) -> Tensor:
-        return torch.randint(low, high, shape, generator=generator, dtype=torch.uint8)
+        return torch.randint(low, high, shape, generator=generator, dtype=torch.uint8, device="cpu")
 
     if form is WeightFormat.MXFP4:
         scale = integers(122 + exponent, 130 + exponent, n, k // 32)
