@@ -48,7 +48,8 @@ class MemoryRead {
 
   uint64_t run() const {
     std::atomic<uint64_t> all{0};
-    parallel_for(static_cast<int64_t>(pieces_.size()), kPiece, [&](int64_t begin, int64_t end) {
+    const auto count = static_cast<int64_t>(pieces_.size());
+    parallel_for_uneven(count, kPiece, [&](int64_t begin, int64_t end) {  // the last of a buffer is shorter
       uint64_t part = 0;
       for (int64_t i = begin; i < end; ++i) {
         part ^= ceilings_simd::active().read(pieces_[i].data, pieces_[i].bytes);
