@@ -61,7 +61,7 @@ def policies_are_free() -> bool:
 
 @pytest.mark.skipif(not policies_are_free(), reason="the system has no memory policies for us")
 def test_pages_lie_on_all_memory_nodes_in_turn() -> None:
-    memory = allocate(64 << 20)  # more than an allocator takes from its heap, which earlier tests have been at
+    memory = allocate(64 << 20)  # more than comes from the heap, where earlier tests have been
     assert policy_at(memory.data_ptr()).startswith("interleave:")
     assert policy_at(memory.data_ptr() + (64 << 20) - 1).startswith("interleave:")
 
