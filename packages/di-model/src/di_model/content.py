@@ -95,10 +95,15 @@ def _read_record(record: Path) -> dict[str, list[object]]:
     }
 
 
+def open_at_once(path: str, flags: int) -> int:
+    """Opener of a file: a pipe of that name would wait for its other end."""
+    return os.open(path, flags | os.O_NONBLOCK, 0o666)
+
+
 def _read_file(path: Path) -> bytes:
-    """The contents of a regular file, up to :data:`_MOST_RECORD` bytes. Anything else is an OSError: a pipe would wait
-    for a writer, and a device may never end."""
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+    """The contents of a regular file, up to :data:`_MOST_RECORD` bytes. Anything else is an OSError: a device may never
+    end."""
+    with open(path, "rb", opener=open_at_once) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(None, "no regular file", str(path))
         return file.read(_MOST_RECORD)

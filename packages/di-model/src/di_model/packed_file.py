@@ -26,7 +26,7 @@ from di_kernels.ops.linear import LinearWeight
 from di_kernels.packing import LAYOUT_VERSION, pack, packed_from, packed_shape
 
 from di_model.checkpoint import Checkpoint
-from di_model.content import content_digest
+from di_model.content import content_digest, open_at_once
 from di_model.mapped_file import map_file
 from di_model.weight_tree import matrices, replace_matrices
 from di_model.weights import ModelWeights
@@ -193,10 +193,6 @@ def _mapped(path: Path, header: Header, weights: ModelWeights) -> ModelWeights:
     return replace_matrices(weights, packed)
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK, 0o666)  # a pipe of that name would wait for a reader
-
-
 @contextlib.contextmanager
 def writer_lock(path: Path, seconds: float) -> Iterator[None]:
     """Held by one process at a time; it ends with the process that held it.
@@ -209,7 +205,7 @@ def writer_lock(path: Path, seconds: float) -> Iterator[None]:
     """
     deadline = time.monotonic() + seconds
     while True:
-        with open(path, "ab", opener=_open_at_once) as file:
+        with open(path, "ab", opener=open_at_once) as file:
             while not _try_lock(file):
                 if time.monotonic() > deadline:
                     message = f"another process has held {path} for {seconds:.0f} s"

@@ -36,7 +36,6 @@ def _expanded(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map(_expanded, value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        # What a record makes for itself is not carried over: it belongs to the matrices as they were.
-        names = [field.name for field in dataclasses.fields(value) if field.init]
-        return dataclasses.replace(value, **{name: _expanded(getattr(value, name)) for name in names})
+        fields = {field.name: _expanded(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return dataclasses.replace(value, **fields)
     return value
