@@ -62,6 +62,20 @@ def test_index_queries_must_hold_whole_groups(part: Any) -> None:
         ModelPlan(replace(part, layers=tuple(layers)))
 
 
+@pytest.mark.parametrize(
+    ("feature", "message"), [(0, "a draft feature twice"), (60, "beyond their number")]
+)
+def test_draft_features_have_places_of_their_own(part: Any, feature: int, message: str) -> None:
+    """A place that no layer fills would be read as it was left."""
+    layers = [
+        layer if layer.draft_feature is None else replace(layer, draft_feature=feature)
+        for layer in part.layers
+    ]
+    assert sum(layer.draft_feature is not None for layer in layers) > 1
+    with pytest.raises(ValueError, match=message):
+        ModelPlan(replace(part, layers=tuple(layers)))
+
+
 @pytest.mark.parametrize("nothing", [None, 3])
 @pytest.mark.parametrize(
     ("name", "place"),

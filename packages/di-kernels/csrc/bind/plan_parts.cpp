@@ -216,8 +216,10 @@ void check_sharing(const Fields& f, BoundPlan& bound) {
       f.refuse("layers", "have rope tables of several lengths");
     bound.cache_layers = std::max({bound.cache_layers, a.window.layer + 1, a.kv_layer + 1});
     if (layer.draft_feature >= 0) {
-      if (features.at(layer.draft_feature)) f.refuse("layers", "have a draft feature twice");
-      features[layer.draft_feature] = true;
+      const auto feature = static_cast<size_t>(layer.draft_feature);
+      if (feature >= features.size()) f.refuse("layers", "have a draft feature beyond their number");
+      if (features[feature]) f.refuse("layers", "have a draft feature twice");
+      features[feature] = true;
       if (plan.draft && (layer.draft_feature + 1) * plan.dim() > plan.feature_row()) {
         f.refuse("draft", "has no room for every feature");
       }
