@@ -62,9 +62,7 @@ def test_index_queries_must_hold_whole_groups(part: Any) -> None:
         ModelPlan(replace(part, layers=tuple(layers)))
 
 
-@pytest.mark.parametrize(
-    ("feature", "message"), [(0, "a draft feature twice"), (60, "beyond their number")]
-)
+@pytest.mark.parametrize(("feature", "message"), [(0, "a draft feature twice"), (60, "beyond their number")])
 def test_draft_features_have_places_of_their_own(part: Any, feature: int, message: str) -> None:
     """A place that no layer fills would be read as it was left."""
     layers = [
